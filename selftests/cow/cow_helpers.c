@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the tests of copy-on-write faults share
+ *
+ * See cow_helpers.h.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cow_helpers.h"
+
+const char * const cow_key_names[COW_NR_KEYS] = {
+	[COW_FAULTS]		= "faults",
+	[COW_REUSED]		= "reused",
+	[COW_TOTAL_NS]		= "total_ns",
+	[COW_MAX_NS]		= "max_ns",
+	[COW_MIN_NS]		= "min_ns",
+	[COW_AVG_NS]		= "avg_ns",
+	[COW_P50_NS]		= "p50_ns",
+	[COW_P90_NS]		= "p90_ns",
+	[COW_P95_NS]		= "p95_ns",
+	[COW_P99_NS]		= "p99_ns",
+	[COW_FAULT_TOTAL_NS]	= "fault_total_ns",
+	[COW_FAULT_P50_NS]	= "fault_p50_ns",
+	[COW_FAULT_P99_NS]	= "fault_p99_ns",
+	[COW_ATTEMPTS]		= "precopy_attempts",
+	[COW_SUCCESS]		= "precopy_success",
+	[COW_REUSE_AHEAD]	= "reuse_ahead",
+	[COW_SKIP_VMA]		= "precopy_skip_vma",
+	[COW_SKIP_PMD]		= "precopy_skip_pmd",
+	[COW_SKIP_NOTPRESENT]	= "precopy_skip_notpresent",
+	[COW_SKIP_WRITABLE]	= "precopy_skip_writable",
+	[COW_SKIP_NOTANON]	= "precopy_skip_notanon",
+	[COW_SKIP_EXCLUSIVE]	= "precopy_skip_exclusive",
+	[COW_SKIP_RACE]		= "precopy_skip_race",
+	[COW_SKIP_NOMEM]	= "precopy_skip_nomem",
+	[COW_SKIP_SPECIAL]	= "precopy_skip_special",
+	[COW_SKIP_MADVISE]	= "precopy_skip_madvise",
+	[COW_SKIP_UFFD]		= "precopy_skip_uffd",
+	[COW_SKIP_SOFTDIRTY]	= "precopy_skip_softdirty",
+	[COW_SKIP_KSM]		= "precopy_skip_ksm",
+	[COW_SKIP_PINNED]	= "precopy_skip_pinned",
+};
+
+ssize_t cow_read_file(const char *path, char *buf, size_t size)
+{
+	ssize_t n, len = 0;
+	int fd;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	while ((size_t)len < size - 1) {
+		n = read(fd, buf + len, size - 1 - len);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			len = -errno;
+			break;
+		}
+		if (!n)
+			break;
+		len += n;
+	}
+	close(fd);
+	buf[len < 0 ? 0 : len] = '\0';
+	return len;
+}
+
+int cow_write_file(const char *path, const char *text)
+{
+	ssize_t n, len = strlen(text);
+	int fd, ret = 0;
+
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = write(fd, text, len);
+	if (n < 0)
+		ret = -errno;
+	else if (n != len)
+		ret = -EIO;
+	if (close(fd) && !ret)
+		ret = -errno;
+	return ret;
+}
+
+int cow_read_long(const char *path, long *val)
+{
+	char buf[64], *end;
+	ssize_t len;
+
+	len = cow_read_file(path, buf, sizeof(buf));
+	if (len < 0)
+		return len;
+	errno = 0;
+	*val = strtol(buf, &end, 10);
+	if (errno || end == buf)
+		return -EPROTO;
+	return 0;
+}
+
+int cow_write_long(const char *path, long val)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld", val);
+	return cow_write_file(path, buf);
+}
+
+int cow_sysctl_read(const char *name, long *val)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", name);
+	return cow_read_long(path, val);
+}
+
+int cow_sysctl_write(const char *name, long val)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", name);
+	return cow_write_long(path, val);
+}
+
+const char *cow_missing(void)
+{
+	if (access(COW_STATS_FILE, F_OK) ||
+	    access(COW_SYSCTL_DIR "cow_stats", F_OK))
+		return "no " COW_STATS_FILE ": kernel without CONFIG_COW_STATS";
+	if (access(COW_SYSCTL_DIR "cow_precopy", F_OK) ||
+	    access(COW_SYSCTL_DIR "cow_precopy_pages", F_OK))
+		return "no vm.cow_precopy: kernel without CONFIG_COW_PRECOPY";
+	return NULL;
+}
+
+/* Have the sysctl at val. NULL, or the reason why not. */
+static const char *cow_want(const char *name, long val)
+{
+	static char reason[160];
+	long now;
+	int ret;
+
+	ret = cow_sysctl_read(name, &now);
+	if (ret) {
+		snprintf(reason, sizeof(reason), "cannot read vm.%s: %s", name,
+			 strerror(-ret));
+		return reason;
+	}
+	if (now == val)
+		return NULL;
+	ret = cow_sysctl_write(name, val);
+	if (ret == -EACCES || ret == -EPERM)
+		snprintf(reason, sizeof(reason),
+			 "vm.%s is %ld, setting it to %ld needs root", name,
+			 now, val);
+	else if (ret)
+		snprintf(reason, sizeof(reason), "cannot set vm.%s to %ld: %s",
+			 name, val, strerror(-ret));
+	return ret ? reason : NULL;
+}
+
+const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
+{
+	const char *reason;
+
+	saved->valid = false;
+	reason = cow_missing();
+	if (reason)
+		return reason;
+	if (cow_sysctl_read("cow_stats", &saved->stats) ||
+	    cow_sysctl_read("cow_sample_interval", &saved->sample_interval) ||
+	    cow_sysctl_read("cow_precopy", &saved->precopy) ||
+	    cow_sysctl_read("cow_precopy_pages", &saved->precopy_pages))
+		return "cannot read the vm.cow_* sysctls";
+	saved->valid = true;
+
+	reason = cow_want("cow_precopy", !!ahead);
+	if (!reason && ahead)
+		reason = cow_want("cow_precopy_pages", ahead);
+	if (!reason && (flags & COW_WANT_STATS))
+		reason = cow_want("cow_stats", 1);
+	if (reason) {
+		cow_restore(saved);
+		return reason;
+	}
+	/* A quiet kernel log is nice to have, no more. */
+	cow_want("cow_sample_interval", 0);
+	return NULL;
+}
+
+void cow_restore(const struct cow_settings *saved)
+{
+	if (!saved->valid)
+		return;
+	cow_want("cow_precopy", saved->precopy);
+	cow_want("cow_precopy_pages", saved->precopy_pages);
+	cow_want("cow_stats", saved->stats);
+	cow_want("cow_sample_interval", saved->sample_interval);
+}
+
+int cow_stats_read(struct cow_stats *s)
+{
+	/* Static: read and parsed in the same pages each time. */
+	static char buf[16384];
+	unsigned long long val;
+	char *line, *next, *colon, *end;
+	bool seen[COW_NR_KEYS] = {};
+	ssize_t len;
+	int i;
+
+	len = cow_read_file(COW_STATS_FILE, buf, sizeof(buf));
+	if (len < 0)
+		return len;
+	s->skips = 0;
+	for (line = buf; *line; line = next) {
+		next = strchr(line, '\n');
+		if (!next)
+			return -EPROTO;
+		*next++ = '\0';
+		colon = strstr(line, ": ");
+		if (!colon)
+			return -EPROTO;
+		*colon = '\0';
+		errno = 0;
+		val = strtoull(colon + 2, &end, 10);
+		if (errno || end == colon + 2 || *end)
+			return -EPROTO;
+		if (!strncmp(line, "precopy_skip_", 13))
+			s->skips += val;
+		for (i = 0; i < COW_NR_KEYS; i++) {
+			if (strcmp(line, cow_key_names[i]))
+				continue;
+			s->v[i] = val;
+			seen[i] = true;
+			break;
+		}
+	}
+	for (i = 0; i < COW_NR_KEYS; i++)
+		if (!seen[i])
+			return -EPROTO;
+	return 0;
+}
+
+void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
+		     const struct cow_stats *after)
+{
+	int i;
+
+	for (i = 0; i < COW_NR_KEYS; i++)
+		d->v[i] = after->v[i] - before->v[i];
+	d->skips = after->skips - before->skips;
+}
+
+size_t cow_page_size(void)
+{
+	return sysconf(_SC_PAGESIZE);
+}
+
+size_t cow_pmd_size(void)
+{
+	long val;
+
+	if (!cow_read_long("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+			   &val) && val > 0)
+		return val;
+	return cow_page_size() * (cow_page_size() / sizeof(__u64));
+}
+
+void *cow_map(size_t len, size_t align)
+{
+	size_t ps = cow_page_size();
+	uintptr_t start, want, end;
+	size_t total;
+	char *p;
+
+	if (align < ps)
+		align = ps;
+	total = len + align + 2 * ps;
+	p = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	start = (uintptr_t)p;
+	end = start + total;
+	want = (start + ps + align - 1) & ~(uintptr_t)(align - 1);
+	if (want - ps > start)
+		munmap(p, want - ps - start);
+	if (want + len + ps < end)
+		munmap((void *)(want + len + ps), end - (want + len + ps));
+	p = (char *)want;
+	if (mprotect(p, len, PROT_READ | PROT_WRITE)) {
+		munmap(p - ps, len + 2 * ps);
+		return NULL;
+	}
+	/* EINVAL without THP */
+	madvise(p, len, MADV_NOHUGEPAGE);
+	return p;
+}
+
+void cow_unmap(void *addr, size_t len)
+{
+	size_t ps = cow_page_size();
+
+	munmap((char *)addr - ps, len + 2 * ps);
+}
+
+static __u64 cow_mix(__u64 z)
+{
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+	return z ^ (z >> 31);
+}
+
+__u64 cow_rand(__u64 *state)
+{
+	*state += 0x9e3779b97f4a7c15ULL;
+	return cow_mix(*state);
+}
+
+void cow_fill(void *addr, size_t len, __u64 tag)
+{
+	__u64 base = cow_mix(tag + 1);
+	__u64 *p = addr;
+	size_t i;
+
+	for (i = 0; i < len / sizeof(*p); i++)
+		p[i] = base ^ (uintptr_t)&p[i];
+}
+
+ssize_t cow_check(const void *addr, size_t len, __u64 tag)
+{
+	__u64 base = cow_mix(tag + 1);
+	const __u64 *p = addr;
+	size_t i;
+
+	for (i = 0; i < len / sizeof(*p); i++)
+		if (p[i] != (base ^ (uintptr_t)&p[i]))
+			return i * sizeof(*p);
+	return -1;
+}
+
+__u64 cow_pagemap(const void *addr)
+{
+	__u64 entry;
+	ssize_t n;
+	int fd;
+
+	/* Not kept open: it would be the parent's after a fork. */
+	fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = pread(fd, &entry, sizeof(entry),
+		  (uintptr_t)addr / cow_page_size() * sizeof(entry));
+	close(fd);
+	return n == sizeof(entry) ? entry : 0;
+}
+
+__u64 cow_pfn(const void *addr)
+{
+	__u64 entry = cow_pagemap(addr);
+
+	if (!(entry & COW_PM_PRESENT))
+		return 0;
+	return entry & COW_PM_PFN_MASK;
+}
+
+bool cow_pfn_visible(void)
+{
+	char here;
+
+	cow_touch(&here, 1);
+	return cow_pfn(&here);
+}
+
+long cow_smaps_kb(const void *addr, const char *key)
+{
+	unsigned long start, end;
+	size_t len = strlen(key);
+	bool inside = false;
+	long kb = -1;
+	char line[512];
+	FILE *f;
+
+	f = fopen("/proc/self/smaps", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		/* "Rss:" is no range; a range's line has no colon there. */
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2) {
+			inside = (uintptr_t)addr >= start &&
+				 (uintptr_t)addr < end;
+			continue;
+		}
+		if (inside && !strncmp(line, key, len) && line[len] == ':') {
+			kb = atol(line + len + 1);
+			break;
+		}
+	}
+	fclose(f);
+	return kb;
+}
+
+long cow_status_kb(const char *key)
+{
+	size_t len = strlen(key);
+	char line[512];
+	long kb = -1;
+	FILE *f;
+
+	f = fopen("/proc/self/status", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, key, len) && line[len] == ':') {
+			kb = atol(line + len + 1);
+			break;
+		}
+	}
+	fclose(f);
+	return kb;
+}
+
+long long cow_file_key(const char *path, const char *key)
+{
+	size_t len = strlen(key);
+	long long val = -1;
+	char line[512];
+	FILE *f;
+
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, key, len) &&
+		    (line[len] == ' ' || line[len] == ':')) {
+			val = atoll(line + len + 1);
+			break;
+		}
+	}
+	fclose(f);
+	return val;
+}
+
+long cow_minflt(void)
+{
+	struct rusage ru;
+
+	if (getrusage(RUSAGE_THREAD, &ru))
+		return -1;
+	return ru.ru_minflt;
+}
+
+int cow_pin_cpu(void)
+{
+	cpu_set_t set;
+	int cpu;
+
+	cpu = sched_getcpu();
+	if (cpu < 0)
+		return -errno;
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	return sched_setaffinity(0, sizeof(set), &set) ? -errno : 0;
+}
+
+int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
+{
+	pid_t parent = getpid();
+	int down[2], up[2], err;
+
+	if (pipe2(down, O_CLOEXEC))
+		return -errno;
+	if (pipe2(up, O_CLOEXEC)) {
+		err = errno;
+		close(down[0]);
+		close(down[1]);
+		return -err;
+	}
+	c->pid = fork();
+	if (c->pid < 0) {
+		err = errno;
+		close(down[0]);
+		close(down[1]);
+		close(up[0]);
+		close(up[1]);
+		return -err;
+	}
+	if (!c->pid) {
+		struct cow_child self = {
+			.pid = parent,
+			.in = down[0],
+			.out = up[1],
+		};
+
+		close(down[1]);
+		close(up[0]);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(255);
+		_exit(fn(&self, arg));
+	}
+	close(down[0]);
+	close(up[1]);
+	c->in = up[0];
+	c->out = down[1];
+	return 0;
+}
+
+int cow_child_send(struct cow_child *c, unsigned char byte)
+{
+	ssize_t n;
+
+	do {
+		n = write(c->out, &byte, 1);
+	} while (n < 0 && errno == EINTR);
+	return n == 1 ? 0 : -errno;
+}
+
+int cow_child_recv(struct cow_child *c)
+{
+	unsigned char byte;
+	ssize_t n;
+
+	do {
+		n = read(c->in, &byte, 1);
+	} while (n < 0 && errno == EINTR);
+	if (!n)
+		return -EPIPE;
+	return n == 1 ? byte : -errno;
+}
+
+int cow_child_settle(struct cow_child *c)
+{
+	char path[64], buf[512], *p;
+	ssize_t len;
+	int i;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", c->pid);
+	for (i = 0; i < 100000; i++) {
+		len = cow_read_file(path, buf, sizeof(buf));
+		if (len < 0)
+			return len;
+		p = strrchr(buf, ')');
+		if (!p || p[1] != ' ')
+			return -EPROTO;
+		if (p[2] == 'S')
+			return 0;
+		if (p[2] == 'Z' || p[2] == 'X')
+			return -ESRCH;
+		sched_yield();
+	}
+	return -ETIMEDOUT;
+}
+
+static int cow_idle(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1))
+		return 1;
+	return cow_child_recv(self) == -EPIPE ? 0 : 1;
+}
+
+int cow_child_idle(struct cow_child *c)
+{
+	int ret;
+
+	ret = cow_child_fork(c, cow_idle, NULL);
+	if (ret)
+		return ret;
+	ret = cow_child_recv(c);
+	if (ret != 1)
+		return ret < 0 ? ret : -EPROTO;
+	return cow_child_settle(c);
+}
+
+int cow_child_wait(struct cow_child *c)
+{
+	int status;
+	pid_t pid;
+
+	do {
+		pid = waitpid(c->pid, &status, 0);
+	} while (pid < 0 && errno == EINTR);
+	if (pid < 0)
+		return -errno;
+	if (WIFSIGNALED(status))
+		return 256 + WTERMSIG(status);
+	return WEXITSTATUS(status);
+}
+
+int cow_child_end(struct cow_child *c)
+{
+	int ret;
+
+	close(c->out);
+	ret = cow_child_wait(c);
+	close(c->in);
+	return ret;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the tests of copy-on-write faults share
+ *
+ * Nothing in here uses the harness, so that it may be called from a forked
+ * child as well: functions return 0 or a negative errno (or what they say) and
+ * print nothing. A child must not use ASSERT_*() or EXPECT_*(): it would run
+ * the rest of the parent's test. It returns a value instead, which becomes its
+ * exit status.
+ *
+ * A fixture looks like this::
+ *
+ *	FIXTURE(foo) {
+ *		struct cow_settings saved;
+ *	};
+ *
+ *	FIXTURE_VARIANT(foo) {
+ *		int ahead;
+ *	};
+ *
+ *	FIXTURE_VARIANT_ADD(foo, off) { .ahead = 0 };
+ *	FIXTURE_VARIANT_ADD(foo, ahead_1) { .ahead = 1 };
+ *	FIXTURE_VARIANT_ADD(foo, ahead_15) { .ahead = 15 };
+ *
+ *	FIXTURE_SETUP(foo)
+ *	{
+ *		const char *reason;
+ *
+ *		reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+ *		if (reason)
+ *			SKIP(return, "%s", reason);
+ *	}
+ *
+ *	FIXTURE_TEARDOWN_PARENT(foo)
+ *	{
+ *		cow_restore(&self->saved);
+ *	}
+ *
+ * TEARDOWN_PARENT, because it restores the settings also when the test died.
+ *
+ * The counters are those of the whole system. To see only one's own faults:
+ * cow_pin_cpu() first, children asleep (cow_child_idle() sees to it), read the
+ * counters twice before the measured part (the first read writes to the pages
+ * that the read itself needs), and compare with cow_minflt(), which is this
+ * thread's alone. Whatever else runs may still fault: repeat a measurement
+ * whose counters are too high, with fresh memory, a few times.
+ */
+#ifndef __COW_HELPERS_H
+#define __COW_HELPERS_H
+
+#include <linux/types.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT	21
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE	23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
+
+#define COW_SYSCTL_DIR	"/proc/sys/vm/"
+#define COW_STATS_FILE	"/proc/cow_stats"
+
+/* The largest fixed window that vm.cow_precopy_pages takes. */
+#define COW_MAX_AHEAD	15
+
+/*
+ * Sysctls, and settings of a fixture.
+ */
+
+/* name is "cow_precopy", "cow_stats", ...; 0 or a negative errno */
+int cow_sysctl_read(const char *name, long *val);
+int cow_sysctl_write(const char *name, long val);
+
+struct cow_settings {
+	bool valid;
+	long stats;
+	long sample_interval;
+	long precopy;
+	long precopy_pages;
+};
+
+/* Set vm.cow_stats=1 too; without it faults, reused and *_ns do not count. */
+#define COW_WANT_STATS	1
+
+/*
+ * Save the sysctls and switch pre-copy off (ahead 0) or on with a window of
+ * ahead pages. Returns NULL, or the reason to skip: the kernel lacks the
+ * series, or the setting is another one and may not be changed. Without root a
+ * setting that happens to be right already is fine.
+ */
+const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags);
+void cow_restore(const struct cow_settings *saved);
+
+/*
+ * NULL if the kernel has both COW_STATS and COW_PRECOPY, else the reason to
+ * skip. cow_setup() calls it.
+ */
+const char *cow_missing(void);
+
+/*
+ * /proc/cow_stats
+ */
+
+enum cow_key {
+	COW_FAULTS,
+	COW_REUSED,
+	COW_TOTAL_NS,
+	COW_MAX_NS,
+	COW_MIN_NS,
+	COW_AVG_NS,
+	COW_P50_NS,
+	COW_P90_NS,
+	COW_P95_NS,
+	COW_P99_NS,
+	COW_FAULT_TOTAL_NS,
+	COW_FAULT_P50_NS,
+	COW_FAULT_P99_NS,
+	COW_ATTEMPTS,
+	COW_SUCCESS,
+	COW_REUSE_AHEAD,
+	COW_SKIP_VMA,
+	COW_SKIP_PMD,
+	COW_SKIP_NOTPRESENT,
+	COW_SKIP_WRITABLE,
+	COW_SKIP_NOTANON,
+	COW_SKIP_EXCLUSIVE,
+	COW_SKIP_RACE,
+	COW_SKIP_NOMEM,
+	COW_SKIP_SPECIAL,
+	COW_SKIP_MADVISE,
+	COW_SKIP_UFFD,
+	COW_SKIP_SOFTDIRTY,
+	COW_SKIP_KSM,
+	COW_SKIP_PINNED,
+	COW_NR_KEYS
+};
+
+#define COW_FIRST_SKIP	COW_SKIP_VMA
+
+/* The keys' names in the file, in the order of the file. */
+extern const char * const cow_key_names[COW_NR_KEYS];
+
+struct cow_stats {
+	unsigned long long v[COW_NR_KEYS];
+	/* Sum of every precopy_skip_*, also of one that is not in the list. */
+	unsigned long long skips;
+};
+
+/* 0, a negative errno, or -EPROTO if a key is missing or a line malformed */
+int cow_stats_read(struct cow_stats *s);
+/* after - before, for every counter (the percentiles make no sense then) */
+void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
+		     const struct cow_stats *after);
+
+/*
+ * Files
+ */
+
+/* Whole file into buf, NUL-terminated; length or a negative errno */
+ssize_t cow_read_file(const char *path, char *buf, size_t size);
+int cow_write_file(const char *path, const char *text);
+int cow_read_long(const char *path, long *val);
+int cow_write_long(const char *path, long val);
+
+/*
+ * Memory
+ */
+
+size_t cow_page_size(void);
+/* What one page table maps: 2 MB with pages of 4 kB. */
+size_t cow_pmd_size(void);
+
+/*
+ * len bytes of private anonymous memory, aligned to align (a power of two, 0
+ * for a page), with an inaccessible page before and after, so that it never
+ * merges with a neighbour. No THP. NULL if there is no memory.
+ */
+void *cow_map(size_t len, size_t align);
+/* Unmaps what cow_map() returned, with its guards. */
+void cow_unmap(void *addr, size_t len);
+
+/* Every 8-byte word of the page depends on tag and on its own address. */
+void cow_fill(void *addr, size_t len, __u64 tag);
+/* -1 if all is as cow_fill() left it, else the offset of the first bad word */
+ssize_t cow_check(const void *addr, size_t len, __u64 tag);
+
+/* Write one byte, so that the compiler does not drop or merge it. */
+static inline void cow_touch(void *addr, char val)
+{
+	__atomic_store_n((char *)addr, val, __ATOMIC_RELAXED);
+}
+
+static inline char cow_peek(const void *addr)
+{
+	return __atomic_load_n((const char *)addr, __ATOMIC_RELAXED);
+}
+
+/* A small reproducible generator (splitmix64). */
+__u64 cow_rand(__u64 *state);
+
+/*
+ * pagemap
+ */
+
+#define COW_PM_SOFT_DIRTY	((__u64)1 << 55)
+#define COW_PM_EXCLUSIVE	((__u64)1 << 56)
+#define COW_PM_UFFD_WP		((__u64)1 << 57)
+#define COW_PM_FILE		((__u64)1 << 61)
+#define COW_PM_SWAP		((__u64)1 << 62)
+#define COW_PM_PRESENT		((__u64)1 << 63)
+#define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
+
+/* This process' entry for addr; 0 if the page is not there or on an error. */
+__u64 cow_pagemap(const void *addr);
+/* The frame number; 0 if not present, or hidden because we are not root. */
+__u64 cow_pfn(const void *addr);
+/* May this process see frame numbers? */
+bool cow_pfn_visible(void);
+/* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */
+long cow_smaps_kb(const void *addr, const char *key);
+/* The value of a line ("VmRSS", "VmLck", ...) of /proc/self/status, or -1 */
+long cow_status_kb(const char *key);
+/* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
+long long cow_file_key(const char *path, const char *key);
+
+/*
+ * Faults of this thread, and the CPU it runs on
+ */
+
+/* Minor faults of the calling thread so far */
+long cow_minflt(void);
+/*
+ * Stay on the CPU we are on; children inherit it. Folios wait in per-CPU
+ * batches on their way to the LRU, which holds a reference; the fault drains
+ * only the batch of its own CPU before it decides to reuse or to copy.
+ */
+int cow_pin_cpu(void);
+
+/*
+ * Children
+ */
+
+struct cow_child {
+	pid_t pid;
+	int in;		/* where this side reads from */
+	int out;	/* where this side writes to */
+};
+
+/* Runs in the child; what it returns (0..255) is the exit status. */
+typedef int (*cow_child_fn)(struct cow_child *self, void *arg);
+
+/* Fork a child that runs fn; 0 or a negative errno. It dies with its parent. */
+int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
+/* Either side: send a byte to / await a byte from the other; -EPIPE at EOF */
+int cow_child_send(struct cow_child *c, unsigned char byte);
+int cow_child_recv(struct cow_child *c);
+/* Wait until the child sleeps (it does not write to memory any more). */
+int cow_child_settle(struct cow_child *c);
+/*
+ * Fork a child that does nothing until cow_child_end(), and return when it
+ * sleeps: all memory is fork-shared from now on.
+ */
+int cow_child_idle(struct cow_child *c);
+/* Close the pipes and reap. Exit status, or 256 + signal, or negative errno */
+int cow_child_end(struct cow_child *c);
+/* Only reap: for a child that ends by itself. */
+int cow_child_wait(struct cow_child *c);
+
+#endif /* __COW_HELPERS_H */
