@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A device that mirrors the page table
+ *
+ * lib/test_hmm is a device with a page table of its own, which it fills from
+ * ours when it finds no entry, and whose entries it drops when the mmu notifier
+ * tells it to. If a pre-copy replaces a page without telling it, then the
+ * device goes on reading the old page, which is the child's by now: what we
+ * write to the new page never gets there.
+ *
+ * The driver drops one page more than it is told to (its range includes the
+ * end), so that it does not notice that the first page of a window was left
+ * out. With a window of one page that is all there is: only the variant with 15
+ * pages ahead sees a notifier range of just the faulting page.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+/* No uapi header, but the kernel's: relative, as this file is in its tree. */
+#if __has_include("../../../../lib/test_hmm_uapi.h")
+#include "../../../../lib/test_hmm_uapi.h"
+#define HAVE_TEST_HMM
+#endif
+
+#ifdef HAVE_TEST_HMM
+
+#define DEVICE	"/dev/hmm_dmirror0"
+#define GROUP	(COW_MAX_AHEAD + 1)
+#define GROUPS	4
+#define PAGES	(GROUPS * GROUP)
+#define ROUNDS	4		/* of the test that races */
+
+/* Contents: what the child has to keep, and what is written later */
+#define OLD	1
+#define NEW	2
+#define DEV	3
+
+static __u64 value(unsigned int page, size_t word, __u64 tag)
+{
+	return tag << 48 | (__u64)page << 24 | word;
+}
+
+/* page is the number of the page in both the area and the device's buffer. */
+static void fill(char *area, size_t ps, unsigned int page, __u64 tag)
+{
+	__u64 *p = (__u64 *)(area + page * ps);
+	size_t word;
+
+	for (word = 0; word < ps / sizeof(*p); word++)
+		__atomic_store_n(&p[word], value(page, word, tag),
+				 __ATOMIC_RELAXED);
+}
+
+/* The tag of all words of the page, or -1 if it has a foreign or mixed content */
+static int tag_of(const char *area, size_t ps, unsigned int page)
+{
+	const __u64 *p = (const __u64 *)(area + page * ps);
+	__u64 tag = p[0] >> 48;
+	size_t word;
+
+	for (word = 0; word < ps / sizeof(*p); word++)
+		if (p[word] != value(page, word, tag))
+			return -1;
+	return tag;
+}
+
+struct mirror {
+	struct cow_stats before;
+	struct cow_child child;
+	char *area;
+	char *buf;		/* shared: no copy-on-write of its own */
+	size_t ps;
+	int fd;
+};
+
+FIXTURE(secondary_mmu)
+{
+	struct cow_settings saved;
+	struct mirror m;
+};
+
+FIXTURE_VARIANT(secondary_mmu)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(secondary_mmu, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(secondary_mmu, ahead_1) { .ahead = 1 };
+FIXTURE_VARIANT_ADD(secondary_mmu, ahead_15) { .ahead = 15 };
+
+FIXTURE_SETUP(secondary_mmu)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+	const char *reason;
+
+	reason = cow_setup(&self->saved, variant->ahead, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	m->fd = open(DEVICE, O_RDWR | O_CLOEXEC);
+	if (m->fd < 0) {
+		int err = errno;
+
+		cow_restore(&self->saved);
+		if (err == ENOENT || err == ENODEV || err == ENXIO)
+			SKIP(return, "no " DEVICE ": test_hmm is not loaded");
+		if (err == EACCES || err == EPERM)
+			SKIP(return, DEVICE " needs root");
+		ASSERT_EQ(err, 0);
+	}
+	m->ps = cow_page_size();
+	m->area = cow_map(PAGES * m->ps, PAGES * m->ps);
+	ASSERT_NE(m->area, NULL);
+	m->buf = mmap(NULL, PAGES * m->ps, PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(m->buf, MAP_FAILED);
+	memset(m->buf, 0, PAGES * m->ps);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, OLD);
+	ASSERT_EQ(cow_stats_read(&m->before), 0);
+}
+
+FIXTURE_TEARDOWN_PARENT(secondary_mmu)
+{
+	cow_restore(&self->saved);
+}
+
+/* The driver's page faults, or a negative errno */
+static int device_cmd(int fd, unsigned long request, char *area, char *buf,
+		      unsigned int pages)
+{
+	struct hmm_dmirror_cmd cmd = {
+		.addr = (uintptr_t)area,
+		.ptr = (uintptr_t)buf,
+		.npages = pages,
+	};
+
+	while (ioctl(fd, request, &cmd))
+		if (errno != EINTR && errno != EBUSY)
+			return -errno;
+	return cmd.cpages == pages ? (int)cmd.faults : -EIO;
+}
+
+struct snapshot {
+	char *area;
+	size_t ps;
+};
+
+/* The child: idle until it is told to look. */
+static int check_snapshot(struct cow_child *self, void *arg)
+{
+	struct snapshot *snap = arg;
+	unsigned int page;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
+		return 2;
+	for (page = 0; page < PAGES; page++)
+		if (tag_of(snap->area, snap->ps, page) != OLD)
+			return 1;
+	return 0;
+}
+
+/*
+ * Share the area with a child and have all of it in the device's page table.
+ * The second read shows that the entries are there, and stay, if nobody has
+ * them dropped.
+ */
+static void share_and_mirror(struct __test_metadata *_metadata,
+			     struct mirror *m)
+{
+	struct snapshot snap = { .area = m->area, .ps = m->ps };
+	unsigned int page;
+
+	/* What the fork has to drop: entries that are there, and writable. */
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
+			     PAGES), 0);
+	ASSERT_EQ(cow_child_fork(&m->child, check_snapshot, &snap), 0);
+	ASSERT_EQ(cow_child_recv(&m->child), 1);
+	ASSERT_EQ(cow_child_settle(&m->child), 0);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
+			     PAGES), 1);
+	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
+			     PAGES), 0);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->buf, m->ps, page), OLD);
+}
+
+static void check_child(struct __test_metadata *_metadata, struct mirror *m)
+{
+	ASSERT_EQ(cow_child_send(&m->child, 1), 0);
+	EXPECT_EQ(cow_child_end(&m->child), 0);
+}
+
+static unsigned long long copied_ahead(const struct cow_stats *before)
+{
+	struct cow_stats now, delta;
+
+	if (cow_stats_read(&now))
+		return 0;
+	cow_stats_delta(&delta, before, &now);
+	return delta.v[COW_SUCCESS];
+}
+
+/* Pages copied ahead when all pages are written upward once */
+static unsigned long long expected_ahead(int ahead)
+{
+	return GROUPS * (GROUP * ahead / (ahead + 1));
+}
+
+/*
+ * The area as the device sees it: the first pages written, the others not.
+ * Says which page differs.
+ */
+static void check_device(struct __test_metadata *_metadata, struct mirror *m,
+			 unsigned int written)
+{
+	unsigned int page;
+	int tag;
+
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
+			     PAGES), 0);
+	for (page = 0; page < PAGES; page++) {
+		tag = tag_of(m->buf, m->ps, page);
+		ASSERT_EQ(tag, page < written ? NEW : OLD)
+			TH_LOG("the device sees %s in page %u after %u writes",
+			       tag == OLD ? "the old content" :
+			       tag == NEW ? "what is not yet written" :
+			       "garbage", page, written);
+	}
+}
+
+/* All written, then the device reads. */
+TEST_F(secondary_mmu, read_after_all_writes)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
+	check_device(_metadata, m, PAGES);
+	check_child(_metadata, m);
+}
+
+/*
+ * The device reads after every write: also pages that were copied ahead and
+ * not written yet. When they are, that takes no fault, so that the device must
+ * have the new page already.
+ */
+TEST_F(secondary_mmu, read_after_each_write)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++) {
+		fill(m->area, m->ps, page, NEW);
+		check_device(_metadata, m, page + 1);
+	}
+	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
+	check_child(_metadata, m);
+}
+
+/* The same in a random order: windows with holes. */
+TEST_F(secondary_mmu, read_after_random_writes)
+{
+	struct mirror *m = &self->m;
+	bool written[PAGES] = {};
+	__u64 state = 1;
+	unsigned int page, i;
+
+	share_and_mirror(_metadata, m);
+	for (i = 0; i < PAGES; i++) {
+		do {
+			page = cow_rand(&state) % PAGES;
+		} while (written[page]);
+		fill(m->area, m->ps, page, NEW);
+		written[page] = true;
+		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area,
+				     m->buf, PAGES), 0);
+		for (page = 0; page < PAGES; page++)
+			ASSERT_EQ(tag_of(m->buf, m->ps, page),
+				  written[page] ? NEW : OLD)
+				TH_LOG("page %u after %u writes", page, i + 1);
+	}
+	if (variant->ahead)
+		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+	check_child(_metadata, m);
+}
+
+/*
+ * The device writes to what we wrote or what was copied ahead: we see it, the
+ * child does not.
+ */
+TEST_F(secondary_mmu, device_writes_after)
+{
+	struct mirror *m = &self->m;
+	unsigned int page, group;
+
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		fill(m->buf, m->ps, page, DEV);
+	for (group = 0; group < PAGES; group += GROUP) {
+		/* This page by us, the others of its window by the device */
+		fill(m->area, m->ps, group, NEW);
+		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE,
+				     m->area + (group + 1) * m->ps,
+				     m->buf + (group + 1) * m->ps,
+				     GROUP - 1), 0);
+	}
+	if (variant->ahead)
+		EXPECT_GE(copied_ahead(&m->before),
+			  (unsigned long long)GROUPS * variant->ahead);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->area, m->ps, page),
+			  page % GROUP ? DEV : NEW)
+			TH_LOG("page %u", page);
+	/* And back: with entries that the device may write to. */
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	check_device(_metadata, m, PAGES);
+	check_child(_metadata, m);
+}
+
+/*
+ * A device's write is not a program's: whoever faults pages in for another
+ * address space, or for a device, gets the page that he asked for.
+ */
+TEST_F(secondary_mmu, device_writes_first)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		fill(m->buf, m->ps, page, DEV);
+	ASSERT_EQ(cow_stats_read(&m->before), 0);
+	ASSERT_EQ(cow_stats_read(&m->before), 0);
+	for (page = 0; page < PAGES; page += GROUP)
+		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE,
+				     m->area + page * m->ps,
+				     m->buf + page * m->ps, 1), 0);
+	EXPECT_EQ(copied_ahead(&m->before), 0ULL);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->area, m->ps, page),
+			  page % GROUP ? OLD : DEV)
+			TH_LOG("page %u", page);
+	/* These pages are in the way of the windows now. */
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	if (variant->ahead)
+		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+	check_device(_metadata, m, PAGES);
+	check_child(_metadata, m);
+}
+
+/*
+ * The device reads while we write
+ */
+
+struct race {
+	int fd;
+	char *area;
+	char *buf;
+	size_t ps;
+	unsigned int written;	/* pages, so far */
+	unsigned int reads;
+	int err;		/* what ended the reader */
+	unsigned int page;	/* where it saw something wrong */
+};
+
+static void *read_all_the_time(void *arg)
+{
+	struct race *race = arg;
+	unsigned int written, page;
+	int ret, tag;
+
+	do {
+		written = __atomic_load_n(&race->written, __ATOMIC_ACQUIRE);
+		ret = device_cmd(race->fd, HMM_DMIRROR_READ, race->area,
+				 race->buf, PAGES);
+		if (ret < 0) {
+			race->err = -ret;
+			break;
+		}
+		__atomic_add_fetch(&race->reads, 1, __ATOMIC_RELAXED);
+		/* Those after that may be half written. */
+		for (page = 0; page < written; page++) {
+			tag = tag_of(race->buf, race->ps, page);
+			if (tag != NEW) {
+				race->page = page;
+				race->err = tag == OLD ? ESTALE : EILSEQ;
+				return NULL;
+			}
+		}
+	} while (written < PAGES);
+	return NULL;
+}
+
+TEST_F(secondary_mmu, read_while_writing)
+{
+	struct mirror *m = &self->m;
+	struct race *race;
+	unsigned int page, round, reads;
+	pthread_t thread;
+
+	/* Shared: the pages are no part of the test. */
+	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(race, MAP_FAILED);
+
+	for (round = 0; round < ROUNDS; round++) {
+		for (page = 0; page < PAGES; page++)
+			fill(m->area, m->ps, page, OLD);
+		share_and_mirror(_metadata, m);
+		memset(race, 0, sizeof(*race));
+		race->fd = m->fd;
+		race->area = m->area;
+		race->buf = m->buf;
+		race->ps = m->ps;
+		ASSERT_EQ(pthread_create(&thread, NULL, read_all_the_time,
+					 race), 0);
+		for (page = 0; page < PAGES; page++) {
+			/* Not all of them before the device has read once */
+			reads = __atomic_load_n(&race->reads, __ATOMIC_RELAXED);
+			fill(m->area, m->ps, page, NEW);
+			__atomic_store_n(&race->written, page + 1,
+					 __ATOMIC_RELEASE);
+			while (page % 8 == 7 && reads ==
+			       __atomic_load_n(&race->reads, __ATOMIC_RELAXED) &&
+			       !__atomic_load_n(&race->err, __ATOMIC_RELAXED))
+				sched_yield();
+		}
+		ASSERT_EQ(pthread_join(thread, NULL), 0);
+		ASSERT_EQ(race->err, 0)
+			TH_LOG("page %u of the device: %s", race->page,
+			       strerror(race->err));
+		check_child(_metadata, m);
+	}
+	if (variant->ahead)
+		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+	munmap(race, sizeof(*race));
+}
+
+#else /* !HAVE_TEST_HMM */
+
+TEST(secondary_mmu)
+{
+	SKIP(return, "built outside of a kernel tree, without lib/test_hmm_uapi.h");
+}
+
+#endif
+
+TEST_HARNESS_MAIN
