@@ -249,6 +249,34 @@ long cow_minflt(void);
 int cow_pin_cpu(void);
 
 /*
+ * Exact measurements
+ */
+
+#define COW_MAX_MEASURED	1024
+/* How often to repeat when the counters saw the faults of somebody else */
+#define COW_TRIES		5
+
+struct cow_measure {
+	struct cow_stats d;	/* what the writes added to /proc/cow_stats */
+	long minflt;		/* faults that this thread took for them */
+};
+
+/*
+ * Write to the first byte of nr pages at base, in the given order (indices;
+ * NULL is upward), and count what that took. Everything else should sleep.
+ */
+int cow_measure(struct cow_measure *m, char *base, const int *order, int nr);
+
+/* The frames of nr pages; all 0 if hidden */
+int cow_pfns(const void *addr, int nr, __u64 *pfn);
+
+/* Is attempts == success + skips? In a delta too, while all is quiet. */
+static inline bool cow_stats_balanced(const struct cow_stats *s)
+{
+	return s->v[COW_ATTEMPTS] == s->v[COW_SUCCESS] + s->skips;
+}
+
+/*
  * Children
  */
 
@@ -263,7 +291,10 @@ typedef int (*cow_child_fn)(struct cow_child *self, void *arg);
 
 /* Fork a child that runs fn; 0 or a negative errno. It dies with its parent. */
 int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
-/* Either side: send a byte to / await a byte from the other; -EPIPE at EOF */
+/*
+ * Either side: send a byte (0 to 254) to the other, or await one from it.
+ * -EPIPE when the other side has ended or called cow_child_end().
+ */
 int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
 /* Wait until the child sleeps (it does not write to memory any more). */
@@ -273,7 +304,10 @@ int cow_child_settle(struct cow_child *c);
  * sleeps: all memory is fork-shared from now on.
  */
 int cow_child_idle(struct cow_child *c);
-/* Close the pipes and reap. Exit status, or 256 + signal, or negative errno */
+/*
+ * Tell the child to end (its cow_child_recv() returns -EPIPE), and reap it.
+ * Returns its exit status, or 256 + signal, or a negative errno.
+ */
 int cow_child_end(struct cow_child *c);
 /* Only reap: for a child that ends by itself. */
 int cow_child_wait(struct cow_child *c);
