@@ -119,6 +119,39 @@ int cow_write_long(const char *path, long val)
 	return cow_write_file(path, buf);
 }
 
+bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
+{
+	char old[128], *start, *end;
+	const int max = sizeof(undo->file) / sizeof(undo->file[0]);
+
+	if (undo->nr == max || cow_read_file(path, old, sizeof(old)) <= 0)
+		return false;
+	start = strchr(old, '[');
+	start = start ? start + 1 : old;
+	end = strpbrk(start, "]\n");
+	if (end)
+		*end = '\0';
+	if (!strcmp(start, value))
+		return true;
+	if (cow_write_file(path, value))
+		return false;
+	snprintf(undo->file[undo->nr].path, sizeof(undo->file[0].path), "%s",
+		 path);
+	snprintf(undo->file[undo->nr].value, sizeof(undo->file[0].value),
+		 "%.31s", start);
+	undo->nr++;
+	return true;
+}
+
+void cow_undo(struct cow_undo *undo)
+{
+	while (undo->nr) {
+		undo->nr--;
+		cow_write_file(undo->file[undo->nr].path,
+			       undo->file[undo->nr].value);
+	}
+}
+
 int cow_sysctl_read(const char *name, long *val)
 {
 	char path[128];
@@ -349,6 +382,38 @@ ssize_t cow_check(const void *addr, size_t len, __u64 tag)
 		if (p[i] != (base ^ (uintptr_t)&p[i]))
 			return i * sizeof(*p);
 	return -1;
+}
+
+long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
+{
+	long merged, start, scans;
+	int ret;
+
+	if (access(COW_KSM_DIR "run", F_OK))
+		return -ENOENT;
+	if (!cow_tweak(undo, COW_KSM_DIR "sleep_millisecs", "0") ||
+	    !cow_tweak(undo, COW_KSM_DIR "pages_to_scan", "4096"))
+		return -EACCES;
+	/* Since v6.7: do not leave out pages that did not merge at once. */
+	cow_tweak(undo, COW_KSM_DIR "smart_scan", "0");
+	if (madvise(addr, len, MADV_MERGEABLE))
+		return -errno;
+	ret = cow_read_long(COW_KSM_DIR "full_scans", &start);
+	if (ret)
+		return ret;
+	if (!cow_tweak(undo, COW_KSM_DIR "run", "1"))
+		return -EACCES;
+	/* It was on, or an earlier call has switched it off again. */
+	cow_write_file(COW_KSM_DIR "run", "1");
+	do {
+		usleep(1000);
+		ret = cow_read_long("/proc/self/ksm_merging_pages", &merged);
+		if (!ret)
+			ret = cow_read_long(COW_KSM_DIR "full_scans", &scans);
+	} while (!ret && merged < want && scans - start < 20);
+	/* Not to merge again what becomes equal later */
+	cow_write_file(COW_KSM_DIR "run", "0");
+	return ret ?: merged;
 }
 
 __u64 cow_pagemap(const void *addr)

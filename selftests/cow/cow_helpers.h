@@ -174,6 +174,22 @@ int cow_write_file(const char *path, const char *text);
 int cow_read_long(const char *path, long *val);
 int cow_write_long(const char *path, long val);
 
+/* Files in sysfs and the like that a test has changed */
+struct cow_undo {
+	int nr;
+	struct {
+		char path[128];
+		char value[32];
+	} file[8];
+};
+
+/*
+ * Write value to a file and remember what was there ("a [b] c" means b), for
+ * cow_undo() in FIXTURE_TEARDOWN_PARENT(). False if that is not possible.
+ */
+bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
+void cow_undo(struct cow_undo *undo);
+
 /*
  * Memory
  */
@@ -209,6 +225,15 @@ static inline char cow_peek(const void *addr)
 
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
+
+#define COW_KSM_DIR	"/sys/kernel/mm/ksm/"
+
+/*
+ * Let ksmd merge equal pages in the range, until want pages of this process
+ * are merged or it has looked often enough; then stop it. Returns the number
+ * of merged pages, or a negative errno if there is no KSM or it needs root.
+ */
+long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 
 /*
  * pagemap

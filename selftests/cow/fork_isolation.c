@@ -30,7 +30,6 @@
 #define MAX_PAGES	1024
 #define SECTORS		8
 #define MAX_PIPE	8
-#define MAX_UNDO	6
 
 /* A step that takes longer than this has hung, or its process has died. */
 #define STEP_TIMEOUT_MS	60000
@@ -686,19 +685,10 @@ static bool simple_region(int nr)
 	return true;
 }
 
-/* Files in sysfs that a test has changed */
-struct undo {
-	int nr;
-	struct {
-		char path[128];
-		char value[32];
-	} file[MAX_UNDO];
-};
-
 FIXTURE(fork_isolation)
 {
 	struct cow_settings saved;
-	struct undo undo;
+	struct cow_undo undo;
 };
 
 FIXTURE_VARIANT(fork_isolation)
@@ -737,38 +727,8 @@ FIXTURE_SETUP(fork_isolation)
 
 FIXTURE_TEARDOWN_PARENT(fork_isolation)
 {
-	while (self->undo.nr--)
-		cow_write_file(self->undo.file[self->undo.nr].path,
-			       self->undo.file[self->undo.nr].value);
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
-}
-
-/*
- * Change a file in sysfs until the test is over. "a [b] c" means b. False if
- * that is not possible.
- */
-static bool tweak(struct undo *undo, const char *path, const char *value)
-{
-	char old[128], *start, *end;
-
-	if (undo->nr == MAX_UNDO ||
-	    cow_read_file(path, old, sizeof(old)) <= 0)
-		return false;
-	start = strchr(old, '[');
-	start = start ? start + 1 : old;
-	end = strpbrk(start, "]\n");
-	if (end)
-		*end = '\0';
-	if (!strcmp(start, value))
-		return true;
-	if (cow_write_file(path, value))
-		return false;
-	snprintf(undo->file[undo->nr].path, sizeof(undo->file[0].path), "%s",
-		 path);
-	snprintf(undo->file[undo->nr].value, sizeof(undo->file[0].value),
-		 "%.31s", start);
-	undo->nr++;
-	return true;
 }
 
 /* What most tests do with their memory: two children, every way to write. */
@@ -1191,7 +1151,7 @@ TEST_F_TIMEOUT(fork_isolation, thp, TEST_TIMEOUT)
 	p = cow_map(2 * w->pmd_size, w->pmd_size);
 	ASSERT_NE(NULL, p);
 	ASSERT_EQ(0, madvise(p, 2 * w->pmd_size, MADV_HUGEPAGE));
-	tweak(&self->undo, THP_DIR "enabled", "madvise");
+	cow_tweak(&self->undo, THP_DIR "enabled", "madvise");
 	add_pages(p, nr);
 	fill(0, nr);
 	if (cow_smaps_kb(p, "AnonHugePages") * 1024 !=
@@ -1211,7 +1171,7 @@ TEST_F_TIMEOUT(fork_isolation, mthp, TEST_TIMEOUT)
 	snprintf(path, sizeof(path), "%senabled", dir);
 	if (access(path, F_OK))
 		SKIP(return, "kernel without huge pages of 64 kB");
-	if (!tweak(&self->undo, path, "madvise"))
+	if (!cow_tweak(&self->undo, path, "madvise"))
 		SKIP(return, "enabling huge pages of 64 kB needs root");
 	snprintf(path, sizeof(path), "%sstats/anon_fault_alloc", dir);
 	if (cow_read_long(path, &before))
@@ -1227,8 +1187,6 @@ TEST_F_TIMEOUT(fork_isolation, mthp, TEST_TIMEOUT)
 	ASSERT_TRUE(play(large_folios, ARRAY_SIZE(large_folios))) TH_LOG("%s", w->msg);
 }
 
-#define KSM_DIR	"/sys/kernel/mm/ksm/"
-
 TEST_F_TIMEOUT(fork_isolation, ksm, TEST_TIMEOUT)
 {
 	static const struct step steps[] = {
@@ -1241,17 +1199,9 @@ TEST_F_TIMEOUT(fork_isolation, ksm, TEST_TIMEOUT)
 		{ 1, op_write, ALL },
 		{ 0, op_write, ALL | WHOLE },
 	};
-	long merging = 0, scans, start;
-	const int nr = 64;
+	const int nr = 64, equal = nr / 2;
+	long merged;
 	int i;
-
-	if (access(KSM_DIR "run", F_OK))
-		SKIP(return, "kernel without KSM");
-	if (!tweak(&self->undo, KSM_DIR "sleep_millisecs", "0") ||
-	    !tweak(&self->undo, KSM_DIR "pages_to_scan", "4096"))
-		SKIP(return, "KSM needs root");
-	/* since 6.8: do not skip pages that did not merge at once */
-	tweak(&self->undo, KSM_DIR "smart_scan", "0");
 
 	ASSERT_TRUE(simple_region(nr));
 	/* Blocks of merged pages between blocks that are only fork-shared */
@@ -1259,20 +1209,12 @@ TEST_F_TIMEOUT(fork_isolation, ksm, TEST_TIMEOUT)
 		if (i % 8 >= 4)
 			w->key[i] = MAX_PAGES + i % 2;
 	fill(0, nr);
-	ASSERT_EQ(0, madvise(w->page[0][0], nr * w->page_size, MADV_MERGEABLE));
-	ASSERT_EQ(0, cow_read_long(KSM_DIR "full_scans", &start));
-	ASSERT_TRUE(tweak(&self->undo, KSM_DIR "run", "1"));
-	do {
-		usleep(1000);
-		if (cow_read_long("/proc/self/ksm_merging_pages", &merging))
-			ASSERT_EQ(0, cow_read_long(KSM_DIR "pages_sharing",
-						   &merging));
-		ASSERT_EQ(0, cow_read_long(KSM_DIR "full_scans", &scans));
-	} while (merging < nr / 2 - 2 && scans - start < 20);
-	/* Stop it: not to merge again what the steps have made equal */
-	ASSERT_EQ(0, cow_write_file(KSM_DIR "run", "0"));
-	if (merging < nr / 2 - 2)
-		SKIP(return, "ksmd merged only %ld pages", merging);
+	merged = cow_ksm_merge(&self->undo, w->page[0][0], nr * w->page_size,
+			       equal);
+	if (merged < 0)
+		SKIP(return, "no KSM: %s", strerror(-merged));
+	if (merged < equal)
+		SKIP(return, "ksmd merged only %ld pages", merged);
 	ASSERT_TRUE(play(steps, ARRAY_SIZE(steps))) TH_LOG("%s", w->msg);
 }
 
