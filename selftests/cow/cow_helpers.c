@@ -20,6 +20,8 @@
 
 #include "cow_helpers.h"
 
+#define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
+
 const char * const cow_key_names[COW_NR_KEYS] = {
 	[COW_FAULTS]		= "faults",
 	[COW_REUSED]		= "reused",
@@ -122,7 +124,7 @@ int cow_write_long(const char *path, long val)
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 {
 	char old[128], *start, *end;
-	const int max = sizeof(undo->file) / sizeof(undo->file[0]);
+	const int max = ARRAY_SIZE(undo->file);
 
 	if (undo->nr == max || cow_read_file(path, old, sizeof(old)) <= 0)
 		return false;
