@@ -182,6 +182,7 @@ static void share_and_mirror(struct __test_metadata *_metadata,
 {
 	struct snapshot snap = { .area = m->area, .ps = m->ps };
 	unsigned int page;
+	int tag;
 
 	/* What the fork has to drop: entries that are there, and writable. */
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
@@ -193,8 +194,10 @@ static void share_and_mirror(struct __test_metadata *_metadata,
 			     PAGES), 1);
 	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
 			     PAGES), 0);
-	for (page = 0; page < PAGES; page++)
-		ASSERT_EQ(tag_of(m->buf, m->ps, page), OLD);
+	for (page = 0; page < PAGES; page++) {
+		tag = tag_of(m->buf, m->ps, page);
+		ASSERT_EQ(tag, OLD);
+	}
 }
 
 static void check_child(struct __test_metadata *_metadata, struct mirror *m)
@@ -291,10 +294,11 @@ TEST_F(secondary_mmu, read_after_random_writes)
 		written[page] = true;
 		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area,
 				     m->buf, PAGES), 0);
-		for (page = 0; page < PAGES; page++)
+		for (page = 0; page < PAGES; page++) {
 			ASSERT_EQ(tag_of(m->buf, m->ps, page),
 				  written[page] ? NEW : OLD)
 				TH_LOG("page %u after %u writes", page, i + 1);
+		}
 	}
 	if (variant->ahead)
 		EXPECT_GT(copied_ahead(&m->before), 0ULL);
@@ -324,10 +328,11 @@ TEST_F(secondary_mmu, device_writes_after)
 	if (variant->ahead)
 		EXPECT_GE(copied_ahead(&m->before),
 			  (unsigned long long)GROUPS * variant->ahead);
-	for (page = 0; page < PAGES; page++)
+	for (page = 0; page < PAGES; page++) {
 		ASSERT_EQ(tag_of(m->area, m->ps, page),
 			  page % GROUP ? DEV : NEW)
 			TH_LOG("page %u", page);
+	}
 	/* And back: with entries that the device may write to. */
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
@@ -349,15 +354,17 @@ TEST_F(secondary_mmu, device_writes_first)
 		fill(m->buf, m->ps, page, DEV);
 	ASSERT_EQ(cow_stats_read(&m->before), 0);
 	ASSERT_EQ(cow_stats_read(&m->before), 0);
-	for (page = 0; page < PAGES; page += GROUP)
+	for (page = 0; page < PAGES; page += GROUP) {
 		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE,
 				     m->area + page * m->ps,
 				     m->buf + page * m->ps, 1), 0);
+	}
 	EXPECT_EQ(copied_ahead(&m->before), 0ULL);
-	for (page = 0; page < PAGES; page++)
+	for (page = 0; page < PAGES; page++) {
 		ASSERT_EQ(tag_of(m->area, m->ps, page),
 			  page % GROUP ? OLD : DEV)
 			TH_LOG("page %u", page);
+	}
 	/* These pages are in the way of the windows now. */
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);

@@ -1,0 +1,975 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What programs and scripts see of the copy-on-write counters
+ *
+ * /proc/cow_stats: its keys, their order and format, who may read and reset
+ * it, and that its numbers are those of faults whose number is known. The
+ * vm.cow_* sysctls: what they take and what they refuse. The trace events and
+ * the line in the kernel log.
+ *
+ * The counters are those of the whole system. Where a number has to be exact,
+ * the measurement is repeated if something else has faulted meanwhile.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <ctype.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define PAGES		64	/* a multiple of any window and the page itself */
+#define TRIES		5
+#define NOBODY		65534
+#define FILE_SIZE	16384	/* more than the counters' file has */
+
+FIXTURE(cow_abi)
+{
+	struct cow_settings saved;
+	size_t ps;
+};
+
+FIXTURE_VARIANT(cow_abi)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(cow_abi, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(cow_abi, ahead_1) { .ahead = 1 };
+FIXTURE_VARIANT_ADD(cow_abi, ahead_15) { .ahead = 15 };
+
+FIXTURE_SETUP(cow_abi)
+{
+	const char *reason;
+
+	reason = cow_setup(&self->saved, variant->ahead, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	self->ps = cow_page_size();
+	/* One CPU's clock and counters, and no folio in another one's batch. */
+	ASSERT_EQ(cow_pin_cpu(), 0);
+}
+
+FIXTURE_TEARDOWN_PARENT(cow_abi)
+{
+	cow_restore(&self->saved);
+}
+
+/* May we write what only root may? */
+static bool is_root(void)
+{
+	return !access(COW_SYSCTL_DIR "cow_stats", W_OK);
+}
+
+/*
+ * Faults
+ */
+
+/* How the pages came to be read-only: */
+enum kind {
+	SHARED,		/* with a child that is there */
+	LEFT,		/* with a child that is gone: nobody else has them */
+	FILE_PAGES,	/* private mapping of a file */
+	ZERO_PAGE,
+	NR_KINDS
+};
+
+/* What writing PAGES of them did, after - before */
+static int count_writes(struct cow_stats *delta, enum kind kind, char *area)
+{
+	size_t ps = cow_page_size(), i;
+	struct cow_stats before, after;
+	struct cow_child child;
+	int ret = 0;
+
+	for (i = 0; i < PAGES; i++) {
+		if (kind == SHARED || kind == LEFT)
+			cow_touch(area + i * ps, 1);
+		else
+			cow_peek(area + i * ps);
+	}
+	if (kind == SHARED || kind == LEFT) {
+		ret = cow_child_idle(&child);
+		if (ret)
+			return ret;
+	}
+	if (kind == LEFT && cow_child_end(&child))
+		return -ECHILD;
+	/* The first one writes to what it needs itself. */
+	ret = cow_stats_read(&before) ?: cow_stats_read(&before);
+	for (i = 0; i < PAGES; i++)
+		cow_touch(area + i * ps, 2);
+	ret = ret ?: cow_stats_read(&after);
+	if (kind == SHARED && cow_child_end(&child))
+		return -ECHILD;
+	if (!ret)
+		cow_stats_delta(delta, &before, &after);
+	return ret;
+}
+
+static char *map_pages(enum kind kind)
+{
+	size_t ps = cow_page_size();
+	char *area;
+	int fd;
+
+	area = cow_map(PAGES * ps, PAGES * ps);
+	if (!area || kind != FILE_PAGES)
+		return area;
+	fd = memfd_create("cow_abi", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, PAGES * ps) ||
+	    mmap(area, PAGES * ps, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_FIXED, fd, 0) != area)
+		return NULL;
+	close(fd);
+	return area;
+}
+
+static int faults_of(struct cow_stats *delta, enum kind kind)
+{
+	char *area = map_pages(kind);
+	int ret;
+
+	if (!area)
+		return -ENOMEM;
+	ret = count_writes(delta, kind, area);
+	cow_unmap(area, PAGES * cow_page_size());
+	return ret;
+}
+
+/* The faults that it takes to write PAGES shared pages upward */
+static unsigned long long expected_faults(int ahead)
+{
+	return PAGES / (ahead + 1);
+}
+
+/* Nothing counts any more: read the counters until they stand still. */
+static int read_frozen(struct cow_stats *s)
+{
+	struct cow_stats again;
+	int i, ret;
+
+	ret = cow_sysctl_write("cow_stats", 0) ?:
+	      cow_sysctl_write("cow_precopy", 0);
+	for (i = 0; !ret && i < 100; i++) {
+		ret = cow_stats_read(s) ?: cow_stats_read(&again);
+		if (!ret && !memcmp(s, &again, sizeof(*s)))
+			return 0;
+	}
+	return ret ?: -EAGAIN;
+}
+
+static int reset(void)
+{
+	return cow_write_file(COW_STATS_FILE, "0\n");
+}
+
+/*
+ * The file
+ */
+
+/* Every key once, in this order, and nothing else. */
+TEST_F(cow_abi, format)
+{
+	char buf[FILE_SIZE], *line = buf;
+	unsigned long long val;
+	char want[128];
+	int i;
+
+	ASSERT_GT(cow_read_file(COW_STATS_FILE, buf, sizeof(buf)), 0);
+	for (i = 0; i < COW_NR_KEYS; i++) {
+		snprintf(want, sizeof(want), "%s: ", cow_key_names[i]);
+		ASSERT_EQ(strncmp(line, want, strlen(want)), 0)
+			TH_LOG("'%.40s' instead of '%s'", line, want);
+		errno = 0;
+		val = strtoull(line + strlen(want), NULL, 10);
+		ASSERT_EQ(errno, 0);
+		/* No sign, no leading zero or blank, nothing behind it */
+		snprintf(want, sizeof(want), "%s: %llu\n", cow_key_names[i],
+			 val);
+		ASSERT_EQ(strncmp(line, want, strlen(want)), 0)
+			TH_LOG("'%.40s' instead of '%s'", line, want);
+		line += strlen(want);
+	}
+	ASSERT_STREQ(line, "");
+}
+
+/* Whatever it is read with, the content is the same. */
+TEST_F(cow_abi, partial_reads)
+{
+	static const size_t chunks[] = { 1, 2, 7, 64, 333, 1000, FILE_SIZE };
+	char whole[FILE_SIZE], buf[FILE_SIZE];
+	ssize_t len, n, off;
+	size_t i;
+	int fd;
+
+	/* Only while nothing counts. */
+	if (is_root()) {
+		struct cow_stats s;
+
+		ASSERT_EQ(read_frozen(&s), 0);
+	} else {
+		long stats, precopy;
+
+		ASSERT_EQ(cow_sysctl_read("cow_stats", &stats), 0);
+		ASSERT_EQ(cow_sysctl_read("cow_precopy", &precopy), 0);
+		if (stats || precopy)
+			SKIP(return, "counting, and stopping it needs root");
+	}
+	len = cow_read_file(COW_STATS_FILE, whole, sizeof(whole));
+	ASSERT_GT(len, 0);
+
+	fd = open(COW_STATS_FILE, O_RDONLY);
+	ASSERT_GE(fd, 0);
+	for (i = 0; i < ARRAY_SIZE(chunks); i++) {
+		ASSERT_EQ(lseek(fd, 0, SEEK_SET), 0);
+		off = 0;
+		do {
+			ASSERT_LT(off + (ssize_t)chunks[i],
+				  (ssize_t)(2 * sizeof(buf)));
+			n = chunks[i];
+			if (n > (ssize_t)sizeof(buf) - off)
+				n = sizeof(buf) - off;
+			n = read(fd, buf + off, n);
+			ASSERT_GE(n, 0);
+			off += n;
+		} while (n);
+		ASSERT_EQ(off, len)
+			TH_LOG("in chunks of %zu bytes", chunks[i]);
+		ASSERT_EQ(memcmp(buf, whole, len), 0)
+			TH_LOG("in chunks of %zu bytes", chunks[i]);
+	}
+	/* Backward, so that each one has to start anew. */
+	for (off = len - 1; off >= 0; off -= 13) {
+		n = pread(fd, buf, 20, off);
+		ASSERT_EQ(n, len - off < 20 ? len - off : 20);
+		ASSERT_EQ(memcmp(buf, whole + off, n), 0)
+			TH_LOG("at offset %zd", off);
+	}
+	ASSERT_EQ(lseek(fd, len / 2, SEEK_SET), len / 2);
+	ASSERT_EQ(read(fd, buf, sizeof(buf)), len - len / 2);
+	ASSERT_EQ(memcmp(buf, whole + len / 2, len - len / 2), 0);
+	EXPECT_EQ(pread(fd, buf, sizeof(buf), len), 0);
+	EXPECT_EQ(pread(fd, buf, sizeof(buf), len + 1000), 0);
+	close(fd);
+}
+
+static const char * const sysctls[] = {
+	"cow_stats", "cow_sample_interval", "cow_precopy", "cow_precopy_pages",
+};
+
+/* As nobody: 0, or the number of the check that failed */
+static int check_nobody(struct cow_child *self, void *arg)
+{
+	char path[128], buf[FILE_SIZE];
+	size_t i;
+
+	(void)self;
+	(void)arg;
+	if (!getuid() && (setgroups(0, NULL) ||
+			  setresgid(NOBODY, NOBODY, NOBODY) ||
+			  setresuid(NOBODY, NOBODY, NOBODY)))
+		return 1;
+	if (cow_read_file(COW_STATS_FILE, buf, sizeof(buf)) <= 0)
+		return 2;
+	if (strncmp(buf, "faults: ", 8))
+		return 3;
+	if (open(COW_STATS_FILE, O_WRONLY) >= 0 || errno != EACCES)
+		return 4;
+	if (open(COW_STATS_FILE, O_RDWR) >= 0 || errno != EACCES)
+		return 5;
+	for (i = 0; i < ARRAY_SIZE(sysctls); i++) {
+		snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", sysctls[i]);
+		if (cow_read_file(path, buf, sizeof(buf)) <= 0)
+			return 10 + i;
+		if (open(path, O_WRONLY) >= 0 || errno != EACCES)
+			return 20 + i;
+	}
+	return 0;
+}
+
+TEST_F(cow_abi, permissions)
+{
+	struct cow_child child;
+	char path[128];
+	struct stat st;
+	size_t i;
+
+	ASSERT_EQ(stat(COW_STATS_FILE, &st), 0);
+	EXPECT_TRUE(S_ISREG(st.st_mode));
+	/* 0444 or 0644: root may write in either case. */
+	EXPECT_EQ(st.st_mode & 07577, 0444U);
+	EXPECT_EQ(st.st_uid, 0U);
+	for (i = 0; i < ARRAY_SIZE(sysctls); i++) {
+		snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", sysctls[i]);
+		ASSERT_EQ(stat(path, &st), 0);
+		EXPECT_EQ(st.st_mode & 07777, 0644U)
+			TH_LOG("vm.%s", sysctls[i]);
+		EXPECT_EQ(st.st_uid, 0U);
+	}
+	ASSERT_EQ(cow_child_fork(&child, check_nobody, NULL), 0);
+	EXPECT_EQ(cow_child_end(&child), 0);
+}
+
+/* Any write is a reset, of every counter, and counting goes on after it. */
+TEST_F(cow_abi, reset)
+{
+	static const char * const texts[] = {
+		"0", "0\n", "1\n", "reset\n", "-1", " ", NULL /* a long one */
+	};
+	struct cow_stats s, delta;
+	char text[5000];
+	size_t i, len;
+	int fd, key;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	for (i = 0; i < ARRAY_SIZE(texts); i++) {
+		if (texts[i]) {
+			snprintf(text, sizeof(text), "%s", texts[i]);
+		} else {
+			memset(text, 'x', sizeof(text));
+			text[sizeof(text) - 1] = '\0';
+		}
+		len = strlen(text);
+		ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+		ASSERT_EQ(cow_sysctl_write("cow_precopy", !!variant->ahead), 0);
+		ASSERT_EQ(faults_of(&delta, SHARED), 0);
+		ASSERT_EQ(faults_of(&delta, LEFT), 0);
+		ASSERT_EQ(read_frozen(&s), 0);
+		/* From zero again after the last reset, so: at least these. */
+		ASSERT_GE(s.v[COW_FAULTS], expected_faults(variant->ahead));
+		ASSERT_GE(s.v[COW_REUSED], (unsigned long long)PAGES);
+		ASSERT_GT(s.v[COW_TOTAL_NS], 0ULL);
+		ASSERT_GT(s.v[COW_MIN_NS], 0ULL);
+		ASSERT_GE(s.v[COW_MAX_NS], s.v[COW_MIN_NS]);
+		ASSERT_GT(s.v[COW_P50_NS], 0ULL);
+		ASSERT_GT(s.v[COW_FAULT_TOTAL_NS], 0ULL);
+		ASSERT_GT(s.v[COW_FAULT_P50_NS], 0ULL);
+		if (variant->ahead)
+			ASSERT_GE(s.v[COW_SUCCESS], PAGES -
+				  expected_faults(variant->ahead));
+
+		fd = open(COW_STATS_FILE, O_WRONLY);
+		ASSERT_GE(fd, 0);
+		ASSERT_EQ(write(fd, text, len), (ssize_t)len);
+		close(fd);
+		ASSERT_EQ(cow_stats_read(&s), 0);
+		for (key = 0; key < COW_NR_KEYS; key++) {
+			ASSERT_EQ(s.v[key], 0ULL)
+				TH_LOG("%s after writing '%.10s'",
+				       cow_key_names[key], text);
+		}
+		ASSERT_EQ(s.skips, 0ULL);
+	}
+}
+
+/*
+ * The numbers
+ */
+
+static void check_faults(struct __test_metadata *_metadata, enum kind kind,
+			 unsigned long long faults, unsigned long long reused,
+			 unsigned long long attempts)
+{
+	struct cow_stats delta;
+	int i;
+
+	for (i = 0; i < TRIES; i++) {
+		ASSERT_EQ(faults_of(&delta, kind), 0);
+		if (delta.v[COW_FAULTS] == faults &&
+		    delta.v[COW_REUSED] == reused &&
+		    delta.v[COW_ATTEMPTS] == attempts)
+			break;
+	}
+	EXPECT_EQ(delta.v[COW_FAULTS], faults);
+	EXPECT_EQ(delta.v[COW_REUSED], reused);
+	EXPECT_EQ(delta.v[COW_ATTEMPTS], attempts);
+	EXPECT_EQ(delta.v[COW_SUCCESS], attempts);
+	EXPECT_EQ(delta.skips, 0ULL);
+	EXPECT_GE(delta.v[COW_TOTAL_NS], faults);
+	EXPECT_GE(delta.v[COW_FAULT_TOTAL_NS], delta.v[COW_TOTAL_NS]);
+}
+
+/* Shared with a child: one copy each, or one for a whole window. */
+TEST_F(cow_abi, count_shared)
+{
+	unsigned long long faults = expected_faults(variant->ahead);
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
+}
+
+/* The child is gone: nothing is copied, so nothing is copied ahead. */
+TEST_F(cow_abi, count_reused)
+{
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	check_faults(_metadata, LEFT, 0, PAGES, 0);
+}
+
+/* Pages of a file are copied one by one. */
+TEST_F(cow_abi, count_file)
+{
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	check_faults(_metadata, FILE_PAGES, PAGES, 0, 0);
+}
+
+/* Each kind of counter has its own switch. */
+TEST_F(cow_abi, switches)
+{
+	unsigned long long faults = expected_faults(variant->ahead);
+	struct cow_stats s, delta;
+	int key;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	/* vm.cow_stats off: only what is copied ahead counts. */
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
+	ASSERT_EQ(reset(), 0);
+	ASSERT_EQ(faults_of(&delta, SHARED), 0);
+	ASSERT_EQ(faults_of(&delta, LEFT), 0);
+	ASSERT_EQ(cow_stats_read(&s), 0);
+	for (key = COW_FAULTS; key <= COW_FAULT_P99_NS; key++) {
+		EXPECT_EQ(s.v[key], 0ULL)
+			TH_LOG("%s with vm.cow_stats=0", cow_key_names[key]);
+	}
+	EXPECT_GE(s.v[COW_SUCCESS], PAGES - faults);
+	if (!variant->ahead)
+		EXPECT_EQ(s.v[COW_ATTEMPTS], 0ULL);
+
+	/* vm.cow_precopy off: only the faults do. */
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_precopy", 0), 0);
+	ASSERT_EQ(reset(), 0);
+	ASSERT_EQ(faults_of(&delta, SHARED), 0);
+	ASSERT_EQ(cow_stats_read(&s), 0);
+	EXPECT_GE(s.v[COW_FAULTS], (unsigned long long)PAGES);
+	for (key = COW_ATTEMPTS; key < COW_NR_KEYS; key++) {
+		EXPECT_EQ(s.v[key], 0ULL)
+			TH_LOG("%s with vm.cow_precopy=0", cow_key_names[key]);
+	}
+}
+
+/* The times are a distribution. */
+TEST_F(cow_abi, percentiles)
+{
+	unsigned long long faults;
+	struct cow_stats s, delta;
+	int i, ret = 0;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(reset(), 0);
+	for (i = 0; !ret && i < 8; i++)
+		ret = faults_of(&delta, SHARED);
+	ASSERT_EQ(ret, 0);
+	ASSERT_EQ(read_frozen(&s), 0);
+
+	faults = s.v[COW_FAULTS];
+	ASSERT_GE(faults, 8 * expected_faults(variant->ahead));
+	EXPECT_GT(s.v[COW_MIN_NS], 0ULL);
+	EXPECT_LE(s.v[COW_MIN_NS], s.v[COW_P50_NS]);
+	EXPECT_LE(s.v[COW_P50_NS], s.v[COW_P90_NS]);
+	EXPECT_LE(s.v[COW_P90_NS], s.v[COW_P95_NS]);
+	EXPECT_LE(s.v[COW_P95_NS], s.v[COW_P99_NS]);
+	EXPECT_LE(s.v[COW_P99_NS], s.v[COW_MAX_NS]);
+	EXPECT_LE(s.v[COW_MIN_NS], s.v[COW_AVG_NS]);
+	EXPECT_LE(s.v[COW_AVG_NS], s.v[COW_MAX_NS]);
+	EXPECT_LE(s.v[COW_AVG_NS] * faults, s.v[COW_TOTAL_NS]);
+	EXPECT_GE((s.v[COW_AVG_NS] + 1) * faults, s.v[COW_TOTAL_NS]);
+	EXPECT_LE(s.v[COW_FAULT_P50_NS], s.v[COW_FAULT_P99_NS]);
+	EXPECT_GT(s.v[COW_FAULT_P50_NS], 0ULL);
+	EXPECT_GE(s.v[COW_FAULT_TOTAL_NS], s.v[COW_TOTAL_NS]);
+}
+
+/* Every page that was looked at is counted once more, by what became of it. */
+TEST_F(cow_abi, attempts_add_up)
+{
+	size_t ps = self->ps, len = PAGES * ps;
+	struct cow_stats s;
+	struct cow_child child, second;
+	__u64 state = 7;
+	char *area;
+	size_t i;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(reset(), 0);
+	area = cow_map(len, 0);
+	ASSERT_NE(area, NULL);
+	/* Every 5th page is not there, or the zero page, ... */
+	for (i = 0; i < PAGES; i++)
+		if (i % 5)
+			cow_touch(area + i * ps, 1);
+		else if (i % 2)
+			cow_peek(area + i * ps);
+	ASSERT_EQ(madvise(area + len / 4 * 3, len / 4, MADV_RANDOM), 0);
+	ASSERT_EQ(cow_child_idle(&child), 0);
+	/* ... some are written, and then others are shared twice. */
+	for (i = 0; i < PAGES / 4; i++)
+		cow_touch(area + cow_rand(&state) % PAGES * ps, 2);
+	ASSERT_EQ(cow_child_idle(&second), 0);
+	for (i = 0; i < PAGES; i++)
+		cow_touch(area + i * ps, 3);
+	ASSERT_EQ(cow_child_end(&child), 0);
+	ASSERT_EQ(cow_child_end(&second), 0);
+	ASSERT_EQ(read_frozen(&s), 0);
+	cow_unmap(area, len);
+
+	EXPECT_EQ(s.v[COW_ATTEMPTS], s.v[COW_SUCCESS] + s.skips);
+	if (variant->ahead) {
+		EXPECT_GT(s.v[COW_SUCCESS], 0ULL);
+		EXPECT_GT(s.v[COW_SKIP_NOTPRESENT], 0ULL);
+		EXPECT_GT(s.v[COW_SKIP_NOTANON], 0ULL);
+		EXPECT_GT(s.v[COW_SKIP_MADVISE], 0ULL);
+	} else {
+		EXPECT_EQ(s.v[COW_ATTEMPTS], 0ULL);
+	}
+}
+
+/*
+ * The sysctls
+ */
+
+struct knob {
+	const char *name;
+	const char *good[8];
+	const char *bad[8];
+};
+
+static const struct knob knobs[] = {
+	{
+		.name = "cow_stats",
+		.good = { "1", "0" },
+		.bad = { "2", "16", "100" },
+	},
+	{
+		.name = "cow_sample_interval",
+		.good = { "0", "1", "99", "2147483647", "100" },
+		.bad = { "2147483648", "4294967295" },
+	},
+	{
+		.name = "cow_precopy",
+		.good = { "1", "0" },
+		.bad = { "2", "15", "16" },
+	},
+	{
+		.name = "cow_precopy_pages",
+		.good = { "1", "2", "14", "15", "7" },
+		.bad = { "0", "16", "17", "2147483647" },
+	},
+};
+
+/* None of them takes these. The larger ones are 0, 1 and 15 when cut off. */
+static const char * const garbage[] = {
+	"-1", "-15", "-2147483648", "abc", "1abc", "on", "1.5", "--1", "+1",
+	"\n", " ", "4294967296", "4294967297", "4294967311",
+	"18446744073709551616", "18446744073709551617",
+	"99999999999999999999",
+};
+
+/* What write() returned, or a negative errno */
+static ssize_t write_knob(const struct knob *knob, const char *text)
+{
+	char path[128];
+	ssize_t ret;
+	int fd;
+
+	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", knob->name);
+	fd = open(path, O_WRONLY);
+	if (fd < 0)
+		return -errno;
+	ret = write(fd, text, strlen(text));
+	if (ret < 0)
+		ret = -errno;
+	close(fd);
+	return ret;
+}
+
+/* The whole file is the number, in decimal, and a newline. */
+static bool knob_reads(const struct knob *knob, const char *val)
+{
+	char path[128], buf[128], want[64];
+
+	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", knob->name);
+	snprintf(want, sizeof(want), "%s\n", val);
+	return cow_read_file(path, buf, sizeof(buf)) > 0 && !strcmp(buf, want);
+}
+
+TEST_F(cow_abi, sysctl_accepts)
+{
+	char text[64];
+	size_t i, j;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	for (i = 0; i < ARRAY_SIZE(knobs); i++)
+		for (j = 0; knobs[i].good[j]; j++) {
+			const char *good = knobs[i].good[j];
+
+			EXPECT_EQ(write_knob(&knobs[i], good),
+				  (ssize_t)strlen(good))
+				TH_LOG("vm.%s=%s", knobs[i].name, good);
+			EXPECT_TRUE(knob_reads(&knobs[i], good))
+				TH_LOG("vm.%s=%s", knobs[i].name, good);
+			/* As the shell's echo writes it */
+			snprintf(text, sizeof(text), "%s\n", good);
+			EXPECT_EQ(write_knob(&knobs[i], text),
+				  (ssize_t)strlen(text));
+			EXPECT_TRUE(knob_reads(&knobs[i], good));
+		}
+}
+
+static void check_refused(struct __test_metadata *_metadata,
+			  const struct knob *knob, const char *now,
+			  const char *bad)
+{
+	EXPECT_EQ(write_knob(knob, bad), -EINVAL)
+		TH_LOG("vm.%s='%.30s'", knob->name, bad);
+	EXPECT_TRUE(knob_reads(knob, now))
+		TH_LOG("vm.%s changed by '%.30s'", knob->name, bad);
+}
+
+/* EINVAL, and the value stays. */
+TEST_F(cow_abi, sysctl_refuses)
+{
+	char huge[6000];
+	size_t i, j, k;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	memset(huge, '1', sizeof(huge));
+	huge[sizeof(huge) - 1] = '\0';
+	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
+		/* From each value, as a wrong one might happen to be that. */
+		for (k = 0; knobs[i].good[k]; k++) {
+			const char *now = knobs[i].good[k];
+
+			ASSERT_GT(write_knob(&knobs[i], now), 0);
+			for (j = 0; knobs[i].bad[j]; j++)
+				check_refused(_metadata, &knobs[i], now,
+					      knobs[i].bad[j]);
+			for (j = 0; j < ARRAY_SIZE(garbage); j++)
+				check_refused(_metadata, &knobs[i], now,
+					      garbage[j]);
+			check_refused(_metadata, &knobs[i], now, huge);
+			/* Writing nothing does nothing. */
+			EXPECT_LE(write_knob(&knobs[i], ""), 0);
+			EXPECT_TRUE(knob_reads(&knobs[i], now));
+		}
+	}
+}
+
+/*
+ * Two numbers are never taken as one whole. The kernel's helpers for integers
+ * take the first one and say with a short count that the rest is left.
+ */
+TEST_F(cow_abi, sysctl_two_numbers)
+{
+	ssize_t ret;
+	size_t i;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
+		ASSERT_GT(write_knob(&knobs[i], knobs[i].good[1]), 0);
+		ret = write_knob(&knobs[i], "1 2");
+		if (ret < 0) {
+			EXPECT_EQ(ret, -EINVAL);
+			EXPECT_TRUE(knob_reads(&knobs[i], knobs[i].good[1]));
+		} else {
+			EXPECT_LT(ret, 3)
+				TH_LOG("vm.%s takes '1 2'", knobs[i].name);
+			EXPECT_TRUE(knob_reads(&knobs[i], "1"));
+		}
+	}
+}
+
+/* What is refused leaves the kernel doing what it did, too. */
+TEST_F(cow_abi, sysctl_refused_has_no_effect)
+{
+	unsigned long long faults = expected_faults(variant->ahead);
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	EXPECT_EQ(cow_sysctl_write("cow_stats", 2), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy", 2), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy", -1), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", 0), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", 16), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_stats", -1), -EINVAL);
+	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
+	/* Switched on twice is on once. */
+	EXPECT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy", !!variant->ahead), 0);
+	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
+	EXPECT_EQ(cow_sysctl_write("cow_stats", 0), 0);
+	check_faults(_metadata, SHARED, 0, 0, PAGES - faults);
+}
+
+/*
+ * The kernel log
+ */
+
+/* Lines of this process about pages in the area; -errno without a log */
+static int log_lines(int fd, const char *area)
+{
+	unsigned long addr;
+	char buf[8192], *p;
+	int lines = 0;
+	ssize_t n;
+	pid_t pid;
+
+	for (;;) {
+		n = read(fd, buf, sizeof(buf) - 1);
+		if (n < 0 && (errno == EPIPE || errno == EINTR))
+			continue;
+		if (n < 0)
+			return errno == EAGAIN ? lines : -errno;
+		buf[n] = '\0';
+		p = strstr(buf, "cow: ");
+		if (!p)
+			continue;
+		p = strchr(p, '[');
+		if (!p || sscanf(p, "[%d] copied the page at %lx", &pid,
+				 &addr) != 2)
+			continue;
+		if (pid == getpid() && addr - (uintptr_t)area <
+		    PAGES * cow_page_size())
+			lines++;
+	}
+}
+
+/* One line per vm.cow_sample_interval faults that copied, none if it is 0. */
+TEST_F(cow_abi, kernel_log)
+{
+	struct cow_stats delta;
+	int fd, lines, try;
+	char *area;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
+	if (fd < 0)
+		SKIP(return, "no /dev/kmsg");
+	/* Without windows in between, to know how many faults these are */
+	ASSERT_EQ(cow_sysctl_write("cow_precopy", 0), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	area = map_pages(SHARED);
+	ASSERT_NE(area, NULL);
+
+	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 0), 0);
+	ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
+	ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
+	EXPECT_EQ(log_lines(fd, area), 0);
+
+	/* Others may have used up what the rate limit grants: 10 in 5 s. */
+	for (try = 0; try < 2; try++) {
+		if (try)
+			sleep(6);
+		ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 16), 0);
+		ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
+		ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
+		lines = log_lines(fd, area);
+		if (lines > 0)
+			break;
+	}
+	EXPECT_GE(lines, 1);
+	/* PAGES / 16, and one from what was counted before */
+	EXPECT_LE(lines, PAGES / 16 + 1);
+
+	/* Not while the timing is off */
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 1), 0);
+	ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
+	ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
+	EXPECT_EQ(log_lines(fd, area), 0);
+	cow_unmap(area, PAGES * self->ps);
+	close(fd);
+}
+
+/*
+ * The trace events
+ */
+
+static const char *tracefs(void)
+{
+	if (!access("/sys/kernel/tracing/events", F_OK))
+		return "/sys/kernel/tracing";
+	if (!access("/sys/kernel/debug/tracing/events", F_OK))
+		return "/sys/kernel/debug/tracing";
+	return NULL;
+}
+
+/* The fields after the common ones, in this order */
+static bool has_fields(const char *event, const char * const *fields)
+{
+	char path[256], buf[FILE_SIZE], *p = buf;
+	char field[64];
+
+	snprintf(path, sizeof(path), "%s/events/cow/%s/format", tracefs(),
+		 event);
+	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
+		return false;
+	for (; *fields; fields++) {
+		snprintf(field, sizeof(field), " %s;", *fields);
+		p = strstr(p, field);
+		if (!p)
+			return false;
+	}
+	return true;
+}
+
+TEST_F(cow_abi, trace_format)
+{
+	static const char * const fault[] = {
+		"address", "outcome", "copy_ns", "fault_ns", NULL
+	};
+	static const char * const precopy[] = {
+		"address", "asked", "installed", "reason", NULL
+	};
+
+	if (!tracefs())
+		SKIP(return, "no tracefs, or not for us");
+	EXPECT_TRUE(has_fields("cow_fault", fault));
+	EXPECT_TRUE(has_fields("cow_precopy", precopy));
+}
+
+#define FAULT_LINE	\
+	" cow_fault: address=%lx outcome=%31s copy_ns=%llu fault_ns=%llu"
+#define PRECOPY_LINE	\
+	" cow_precopy: address=%lx asked=%u installed=%u reason=%31s"
+
+struct traced {
+	unsigned int faults;		/* cow_fault, for pages of the area */
+	unsigned int copied;		/* of these, with a time for the copy */
+	unsigned int reused;
+	unsigned int wrong;		/* a line that is not as it should be */
+	unsigned int precopies;		/* cow_precopy, for pages of the area */
+	unsigned int full;		/* of these, with a full window */
+};
+
+static void count_events(struct traced *t, char *text, char *area, int ahead)
+{
+	unsigned long long copy_ns, fault_ns;
+	unsigned int asked, installed;
+	char word[32], *line, *p;
+	unsigned long addr;
+	char *save = NULL;
+
+	memset(t, 0, sizeof(*t));
+	for (line = strtok_r(text, "\n", &save); line;
+	     line = strtok_r(NULL, "\n", &save)) {
+		if (*line == '#')
+			continue;
+		p = strstr(line, " cow_fault: ");
+		if (p) {
+			if (sscanf(p, FAULT_LINE, &addr, word, &copy_ns,
+				   &fault_ns) != 4) {
+				t->wrong++;
+				continue;
+			}
+			if (addr - (uintptr_t)area >= PAGES * cow_page_size())
+				continue;
+			t->faults++;
+			if (fault_ns < copy_ns || !fault_ns)
+				t->wrong++;
+			if (!strcmp(word, "reused"))
+				t->reused += !copy_ns;
+			else
+				t->copied += !!copy_ns;
+		}
+		p = strstr(line, " cow_precopy: ");
+		if (p) {
+			if (sscanf(p, PRECOPY_LINE, &addr, &asked, &installed,
+				   word) != 4) {
+				t->wrong++;
+				continue;
+			}
+			if (addr - (uintptr_t)area >= PAGES * cow_page_size())
+				continue;
+			t->precopies++;
+			t->full += asked == (unsigned int)ahead &&
+				   installed == asked && !strcmp(word, "none");
+		}
+	}
+}
+
+/* Events of this process, in a trace buffer of its own */
+static int trace_writes(struct traced *t, enum kind of, int ahead)
+{
+	static char text[1 << 20];
+	struct cow_stats delta;
+	char dir[128], path[256];
+	ssize_t len = 0;
+	char *area;
+	int ret;
+
+	area = map_pages(of);
+	if (!area)
+		return -ENOMEM;
+	snprintf(dir, sizeof(dir), "%s/instances/cow_abi", tracefs());
+	if (mkdir(dir, 0700) && errno != EEXIST)
+		return -errno;
+	snprintf(path, sizeof(path), "%s/set_event_pid", dir);
+	ret = cow_write_long(path, getpid());
+	snprintf(path, sizeof(path), "%s/events/cow/enable", dir);
+	ret = ret ?: cow_write_long(path, 1);
+	ret = ret ?: count_writes(&delta, of, area);
+	cow_write_long(path, 0);
+	snprintf(path, sizeof(path), "%s/trace", dir);
+	if (!ret) {
+		len = cow_read_file(path, text, sizeof(text));
+		ret = len < 0 ? len : 0;
+	}
+	if (rmdir(dir) && !ret)
+		ret = -errno;
+	if (!ret)
+		count_events(t, text, area, ahead);
+	cow_unmap(area, PAGES * cow_page_size());
+	return ret;
+}
+
+TEST_F(cow_abi, trace_events)
+{
+	unsigned int faults = expected_faults(variant->ahead);
+	struct traced t;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	if (!tracefs())
+		SKIP(return, "no tracefs");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+
+	ASSERT_EQ(trace_writes(&t, SHARED, variant->ahead), 0);
+	EXPECT_EQ(t.wrong, 0U);
+	EXPECT_EQ(t.faults, faults);
+	EXPECT_EQ(t.copied, faults);
+	EXPECT_EQ(t.precopies, variant->ahead ? faults : 0);
+	EXPECT_EQ(t.full, variant->ahead ? faults : 0);
+
+	ASSERT_EQ(trace_writes(&t, LEFT, variant->ahead), 0);
+	EXPECT_EQ(t.wrong, 0U);
+	EXPECT_EQ(t.faults, (unsigned int)PAGES);
+	EXPECT_EQ(t.reused, (unsigned int)PAGES);
+	EXPECT_EQ(t.precopies, 0U);
+}
+
+TEST_HARNESS_MAIN
