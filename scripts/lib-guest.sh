@@ -1,0 +1,280 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Guests: the initramfs, booting it under QEMU or as UML, and the verdict.
+#
+# Three channels come out of a guest: the console (splats), the job's output
+# and the status ("start", "exit N"). The status file says "not started" before
+# the guest runs, so that a guest that never got there shows.
+
+#
+# The initramfs: cpio archives one after the other. One holds busybox and init,
+# another what the job needs.
+#
+
+# copy_program ROOT PROGRAM [TARGET]: with its interpreter and libraries
+copy_program()
+{
+	local root=$1 program=$2 target=${3-} lib
+	[ -n "$target" ] || target=$program
+	mkdir -p "$root$(dirname "$target")"
+	cp -L "$program" "$root$target"
+	program_libraries "$program" | while read -r lib; do
+		[ -e "$root$lib" ] || {
+			mkdir -p "$root$(dirname "$lib")"
+			cp -L "$lib" "$root$lib"
+		}
+	done
+	copy_script_interpreter "$root" "$program"
+}
+
+# The interpreter and libraries of an ELF file, nothing for a static one.
+program_libraries()
+{
+	ldd "$1" 2> /dev/null |
+		sed -n -e 's/.* => \(\/[^ ]*\) (.*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p'
+}
+
+# For a script: the interpreter of its first line, unless busybox has it.
+copy_script_interpreter()
+{
+	local interpreter
+	[ "$(head -c 2 "$2" | tr -d '\0')" = '#!' ] || return 0
+	interpreter=$(head -n 1 "$2" | sed -e 's/^#![[:space:]]*//' -e 's/[[:space:]].*//')
+	case "$interpreter" in
+	/bin/sh|/usr/bin/env|'') return 0 ;;
+	esac
+	[ -x "$interpreter" ] || return 0
+	copy_program "$1" "$interpreter"
+}
+
+# pack DIR ARCHIVE
+pack()
+{
+	( cd "$1" && find . -mindepth 1 -print0 | LC_ALL=C sort -z |
+		cpio --quiet --null -o -H newc -R 0:0 ) > "$2"
+}
+
+# base_archive FILE: busybox and init
+base_archive()
+{
+	local dir
+	dir=$(mktemp -d "$SCRATCH/base.XXX")
+	mkdir -p "$dir"/{bin,sbin,usr/bin,usr/sbin,lib,lib64,usr/lib,etc,proc,sys,dev,tmp}
+	cp "$(busybox_path)" "$dir/bin/busybox"
+	ln -s busybox "$dir/bin/sh"
+	cp "$ROOT/fixtures/init" "$dir/init"
+	echo 'root:x:0:0:root:/root:/bin/sh' > "$dir/etc/passwd"
+	echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >> "$dir/etc/passwd"
+	printf 'root:x:0:\nnogroup:x:65534:\n' > "$dir/etc/group"
+	pack "$dir" "$1"
+}
+
+# shell_words WORD...: quoted for sh
+shell_words()
+{
+	local word
+	for word; do
+		printf "'%s' " "${word//\'/\'\\\'\'}"
+	done
+}
+
+#
+# Which accelerator: KVM only if a kernel really boots with it. A device node
+# proves nothing.
+#
+
+accelerator()
+{
+	local answer=$BUILD/kvm-probe boot
+	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
+	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
+		echo "$boot $(probe_kvm)" > "$answer"
+	fi
+	case "$(cut -d' ' -f2 "$answer")" in
+	yes) echo kvm ;;
+	*) echo tcg,thread=multi ;;
+	esac
+}
+
+# Boots the kernel to its panic for want of an init; -no-reboot ends QEMU.
+probe_kvm()
+{
+	local log
+	[ -w /dev/kvm ] || { echo no; return; }
+	log=$(mktemp "$SCRATCH/kvm.XXX")
+	timeout -k 1 10 qemu-system-x86_64 -accel kvm -cpu host -m 256 -display none \
+		-monitor none -no-reboot -nodefaults -kernel "$KERNEL_IMAGE" \
+		-append "console=ttyS0 panic=-1" -serial "file:$log" \
+		> /dev/null 2>&1 < /dev/null || true
+	if grep -q 'Kernel panic - not syncing: .*\(init\|root fs\)' "$log"; then
+		echo yes
+	else
+		echo no
+	fi
+}
+
+#
+# Booting
+#
+
+GUEST=
+
+# The guest leads a process group of its own (UML has many processes), which
+# is ended as a whole.
+kill_guest()
+{
+	[ -n "$GUEST" ] || return 0
+	kill -TERM -- "-$GUEST" 2> /dev/null || true
+	local i
+	for i in 1 2 3 4 5 6 7 8 9 10; do
+		kill -0 -- "-$GUEST" 2> /dev/null || break
+		sleep 0.1
+	done
+	kill -KILL -- "-$GUEST" 2> /dev/null || true
+	GUEST=
+}
+
+at_exit kill_guest
+
+QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -smp 2 -m 2G)
+
+kernel_arguments()
+{
+	local console=ttyS0
+	[ "$1" = x86_64 ] || console=tty0
+	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }loglevel=7 ${APPEND}"
+}
+
+# start_guest ARCH INITRAMFS DIR: the job's output goes to file descriptor 3.
+# Sets GUEST.
+start_guest()
+{
+	local arch=$1 initramfs=$2 dir=$3 accel cpu=()
+	case "$arch" in
+	x86_64)
+		accel=$(accelerator)
+		[ "$accel" != kvm ] || cpu=(-cpu host)
+		setsid "${QEMU_BASE[@]}" -accel "$accel" "${cpu[@]}" \
+			${GDB:+-s -S} \
+			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
+			-append "$(kernel_arguments "$arch")" \
+			-chardev "file,id=console,path=$dir/console.log" -serial chardev:console \
+			-chardev file,id=job,path=/dev/fd/3 -serial chardev:job \
+			-chardev "file,id=status,path=$dir/status,append=on" -serial chardev:status \
+			< /dev/null > "$dir/qemu.log" 2>&1 & ;;
+	um)
+		# UML polls its lines, which regular files do not bear: pipes.
+		# shellcheck disable=SC2046 # words on purpose
+		setsid "$KERNEL_IMAGE" mem=1G initrd="$initramfs" \
+			con=null con0=null,fd:1 ssl=null ssl1=null,fd:3 ssl2=null,fd:4 \
+			$(kernel_arguments "$arch") \
+			< /dev/null 4> >(exec cat >> "$dir/status") \
+			> >(exec cat > "$dir/console.log") 2>&1 & ;;
+	esac
+	GUEST=$!
+}
+
+# wait_guest DIR SECONDS: sets GUEST_END to exited, hung (still there after
+# SECONDS) or stuck (the kernel panicked and did not stop)
+wait_guest()
+{
+	local dir=$1 end=$((SECONDS + $2)) panicked=
+	GUEST_END=exited
+	while kill -0 "$GUEST" 2> /dev/null; do
+		if [ "$SECONDS" -ge "$end" ]; then
+			GUEST_END=hung
+			break
+		fi
+		if [ -n "$panicked" ] && [ "$SECONDS" -ge "$panicked" ]; then
+			GUEST_END=stuck
+			break
+		fi
+		if [ -z "$panicked" ] && grep -q 'Kernel panic - not syncing' "$dir/console.log" 2> /dev/null; then
+			panicked=$((SECONDS + 5))
+		fi
+		sleep 0.2
+	done
+	kill_guest
+	wait 2> /dev/null || true
+}
+
+# run_guest ARCH INITRAMFS DIR SECONDS: runs a guest to its end, with the
+# job's output in DIR/job.log and, with STREAM set, on standard output.
+#
+# Sets VERDICT: exited N, panic, hung, died (the guest stopped in the midst of
+# the job), nostart (it never got to its init), each explained in WHY. A splat
+# is in SPLATS.
+run_guest()
+{
+	local arch=$1 initramfs=$2 dir=$3 seconds=$4
+	mkdir -p "$dir"
+	: > "$dir/console.log"
+	: > "$dir/job.log"
+	echo "not started" > "$dir/status"
+	start_ticker "guest ($K_NAME $arch)" "$SECONDS"
+	if [ -n "${STREAM-}" ]; then
+		exec 3> >(trap '' INT; exec tee "$dir/job.log")
+	else
+		exec 3> >(trap '' INT; exec cat > "$dir/job.log")
+	fi
+	local reader=$!
+	start_guest "$arch" "$initramfs" "$dir"
+	exec 3>&-
+	wait_guest "$dir" "$seconds"
+	wait "$reader" 2> /dev/null || true
+	stop_ticker
+	judge_guest "$dir" "$seconds"
+}
+
+judge_guest()
+{
+	local dir=$1 seconds=$2 status
+	tr -d '\r' < "$dir/console.log" > "$dir/console.txt"
+	SPLATS=$(find_splats "$dir/console.txt")
+	status=$(tr -d '\r' < "$dir/status" | tail -n 1)
+	case "$status" in
+	exit\ [0-9]*)
+		VERDICT=$status
+		VERDICT=exited\ ${status#exit }
+		WHY= ;;
+	*)
+		if grep -q 'Kernel panic - not syncing' "$dir/console.txt"; then
+			VERDICT=panic
+			WHY="the guest panicked: $(sed -n 's/.*Kernel panic - not syncing: //p' "$dir/console.txt" | head -n 1)"
+		elif [ "$GUEST_END" = hung ]; then
+			VERDICT=hung
+			WHY="the guest hung: stopped after ${seconds}s (--timeout), status '$status'"
+		elif [ "$status" = start ]; then
+			VERDICT=died
+			WHY="the guest died early: it stopped before the job had ended"
+		else
+			VERDICT=nostart
+			WHY="the guest did not start: it stopped before its init ran"
+		fi ;;
+	esac
+}
+
+# report_guest DIR: says what went wrong with the guest itself; status 1 if
+# anything did
+report_guest()
+{
+	local dir=$1
+	if [ -n "$WHY" ]; then
+		say "$WHY"
+		[ ! -s "$dir/qemu.log" ] || show_tail "$dir/qemu.log" 5
+		show_tail "$dir/console.txt" 20
+		[ -s "$dir/console.txt" ] || say "the console is empty: $dir/console.txt"
+	fi
+	if [ -n "$SPLATS" ]; then
+		say "the kernel complained on its console ($dir/console.txt):"
+		printf '%s\n' "$SPLATS" | head -n 10 | sed 's/^/  | /' >&2
+	fi
+	[ -z "$WHY" ] && [ -z "$SPLATS" ]
+}
+
+# find_splats CONSOLE: prints the lines by which a kernel complains
+find_splats()
+{
+	awk -f "$ROOT/scripts/splats.awk" "$1"
+}
