@@ -124,9 +124,14 @@ int cow_write_long(const char *path, long val)
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 {
 	char old[128], *start, *end;
-	const int max = ARRAY_SIZE(undo->file);
+	int i;
 
-	if (undo->nr == max || cow_read_file(path, old, sizeof(old)) <= 0)
+	/* Changed before: what was there first is what counts. */
+	for (i = 0; i < undo->nr; i++)
+		if (!strcmp(undo->file[i].path, path))
+			return !cow_write_file(path, value);
+	if (i == (int)ARRAY_SIZE(undo->file) ||
+	    cow_read_file(path, old, sizeof(old)) <= 0)
 		return false;
 	start = strchr(old, '[');
 	start = start ? start + 1 : old;
@@ -388,6 +393,7 @@ ssize_t cow_check(const void *addr, size_t len, __u64 tag)
 
 long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 {
+	size_t ps = cow_page_size(), i;
 	long merged, start, scans;
 	int ret;
 
@@ -398,6 +404,8 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 		return -EACCES;
 	/* Since v6.7: do not leave out pages that did not merge at once. */
 	cow_tweak(undo, COW_KSM_DIR "smart_scan", "0");
+	if (!cow_page_flags(addr))
+		return -EACCES;
 	if (madvise(addr, len, MADV_MERGEABLE))
 		return -errno;
 	ret = cow_read_long(COW_KSM_DIR "full_scans", &start);
@@ -409,9 +417,10 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 	cow_write_file(COW_KSM_DIR "run", "1");
 	do {
 		usleep(1000);
-		ret = cow_read_long("/proc/self/ksm_merging_pages", &merged);
-		if (!ret)
-			ret = cow_read_long(COW_KSM_DIR "full_scans", &scans);
+		ret = cow_read_long(COW_KSM_DIR "full_scans", &scans);
+		for (merged = 0, i = 0; i < len; i += ps)
+			merged += !!(cow_page_flags((char *)addr + i) &
+				     COW_KPF_KSM);
 	} while (!ret && merged < want && scans - start < 20);
 	/* Not to merge again what becomes equal later */
 	cow_write_file(COW_KSM_DIR "run", "0");
@@ -441,6 +450,23 @@ __u64 cow_pfn(const void *addr)
 	if (!(entry & COW_PM_PRESENT))
 		return 0;
 	return entry & COW_PM_PFN_MASK;
+}
+
+__u64 cow_page_flags(const void *addr)
+{
+	__u64 pfn = cow_pfn(addr), flags = 0;
+	int fd;
+
+	if (!pfn)
+		return 0;
+	fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	if (pread(fd, &flags, sizeof(flags), pfn * sizeof(flags)) !=
+	    sizeof(flags))
+		flags = 0;
+	close(fd);
+	return flags;
 }
 
 bool cow_pfn_visible(void)

@@ -229,9 +229,9 @@ __u64 cow_rand(__u64 *state);
 #define COW_KSM_DIR	"/sys/kernel/mm/ksm/"
 
 /*
- * Let ksmd merge equal pages in the range, until want pages of this process
- * are merged or it has looked often enough; then stop it. Returns the number
- * of merged pages, or a negative errno if there is no KSM or it needs root.
+ * Let ksmd merge equal pages in the range until want pages are merged, or it
+ * has looked often enough; then stop it. Returns the number of merged pages,
+ * or a negative errno if there is no KSM, or no way to see what it did.
  */
 long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 
@@ -245,12 +245,16 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 #define COW_PM_FILE		((__u64)1 << 61)
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
+#define COW_KPF_SWAPBACKED	((__u64)1 << 14)
+#define COW_KPF_KSM		((__u64)1 << 21)
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */
 __u64 cow_pagemap(const void *addr);
 /* The frame number; 0 if not present, or hidden because we are not root. */
 __u64 cow_pfn(const void *addr);
+/* The page's line in /proc/kpageflags; 0 if hidden or not present */
+__u64 cow_page_flags(const void *addr);
 /* May this process see frame numbers? */
 bool cow_pfn_visible(void);
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */

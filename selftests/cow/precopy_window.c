@@ -1,0 +1,1379 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What vm.cow_precopy_pages=N does: a write fault that copies a fork-shared
+ * page copies up to N pages behind it as well. How many faults a program
+ * takes, which pages get a new frame and what each counter says follows
+ * exactly from what is in the memory; simulate() does the arithmetic, and each
+ * test lays out some memory, writes to it and compares.
+ *
+ * The environment variable COW_SEED repeats the random layouts of a run.
+ */
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+#include "../../../../mm/gup_test.h"
+
+#define MAX_NR		512
+#define TAG		7
+#define TEST_TIMEOUT	60
+#define GUP_TEST	"/sys/kernel/debug/gup_test"
+
+/* Pins count as this many references; who has more may be pinned. */
+#define PIN_BIAS	1024
+
+/* What a page is when the writing begins */
+enum kind {
+	SHARED,		/* anonymous, the child has it too: to be copied */
+	HOLE,		/* MADV_DONTNEED */
+	WRITTEN,	/* already our own, writable */
+	ZERO,		/* the zero page */
+	ALONE,		/* the child has unmapped it: to be reused */
+	UNSHARED,	/* exclusive, but read-only: was pinned for reading */
+	PINNED,		/* UNSHARED and still pinned */
+	SPLICED,	/* fork-shared, with so many references as if pinned */
+	MERGED,		/* KSM */
+	LAZYFREE,	/* MADV_FREE, then forked */
+	SWAPPED,
+	FILEPAGE,	/* of a private file mapping */
+	NR_KINDS
+};
+
+struct layout {
+	int nr;			/* pages */
+	int offset;		/* of the first one in its page table */
+	enum kind kind[MAX_NR];
+	int order[MAX_NR];	/* which to write, and in which order */
+	int nr_order;
+	int cut;		/* a second VMA begins here, if not 0 */
+	enum cow_key refuse;	/* a whole window is refused, if not 0 */
+	/* Called before and after the fork; 0 or a negative errno */
+	int (*before_fork)(char *p, const struct layout *l);
+	int (*after_fork)(char *p, const struct layout *l);
+};
+
+struct expected {
+	struct cow_stats d;
+	long minflt;
+	bool moved[MAX_NR];	/* has another frame afterwards */
+	bool written[MAX_NR];
+};
+
+static size_t ps, ptrs_per_pmd;
+static int gup_fd = -1;
+static int splice_pipe[2];
+static struct layout lay;
+static struct expected want;
+static struct cow_measure got;
+static __u64 seed;
+
+/*
+ * The arithmetic
+ */
+
+static const enum cow_key skip_of[NR_KINDS] = {
+	[HOLE]		= COW_SKIP_NOTPRESENT,
+	[WRITTEN]	= COW_SKIP_WRITABLE,
+	[ZERO]		= COW_SKIP_NOTANON,
+	[ALONE]		= COW_SKIP_EXCLUSIVE,
+	[UNSHARED]	= COW_SKIP_EXCLUSIVE,
+	/* or exclusive: both are true, see compare() */
+	[PINNED]	= COW_SKIP_PINNED,
+	[SPLICED]	= COW_SKIP_PINNED,
+	[MERGED]	= COW_SKIP_KSM,
+	[LAZYFREE]	= COW_SKIP_SPECIAL,
+	[SWAPPED]	= COW_SKIP_NOTPRESENT,
+	[FILEPAGE]	= COW_SKIP_NOTANON,
+};
+
+static void skip(struct expected *e, enum cow_key why)
+{
+	e->d.v[COW_ATTEMPTS]++;
+	e->d.v[why]++;
+	e->d.skips++;
+}
+
+/* Page i has been copied: what about the ones behind it? */
+static void simulate_window(struct expected *e, const struct layout *l,
+			    enum kind *kind, int i, int ahead)
+{
+	int vma_end = l->cut && i < l->cut ? l->cut : l->nr;
+	int k, j;
+
+	if (!ahead)
+		return;
+	if (l->refuse) {
+		skip(e, l->refuse);
+		return;
+	}
+	for (k = 1; k <= ahead; k++) {
+		j = i + k;
+		if (j >= vma_end) {
+			skip(e, COW_SKIP_VMA);
+			return;
+		}
+		if ((l->offset + j) / ptrs_per_pmd !=
+		    (l->offset + i) / ptrs_per_pmd) {
+			skip(e, COW_SKIP_PMD);
+			return;
+		}
+		if (kind[j] != SHARED) {
+			skip(e, skip_of[kind[j]]);
+			continue;
+		}
+		e->d.v[COW_ATTEMPTS]++;
+		e->d.v[COW_SUCCESS]++;
+		e->moved[j] = true;
+		kind[j] = WRITTEN;
+	}
+}
+
+static void simulate(struct expected *e, const struct layout *l, int ahead)
+{
+	static enum kind kind[MAX_NR];
+	int n, i;
+
+	memset(e, 0, sizeof(*e));
+	memcpy(kind, l->kind, sizeof(kind));
+	for (n = 0; n < l->nr_order; n++) {
+		i = l->order[n];
+		e->written[i] = true;
+		switch (kind[i]) {
+		case WRITTEN:
+			continue;
+		case HOLE:
+			e->moved[i] = true;
+			break;
+		case SWAPPED:
+			/* a major fault or a minor one: not written in tests */
+			break;
+		case ALONE:
+		case UNSHARED:
+		case PINNED:
+			e->d.v[COW_REUSED]++;
+			break;
+		case SHARED:
+		case SPLICED:
+		case LAZYFREE:
+			e->d.v[COW_FAULTS]++;
+			e->moved[i] = true;
+			simulate_window(e, l, kind, i, ahead);
+			break;
+		case ZERO:
+		case MERGED:
+		case FILEPAGE:
+			e->d.v[COW_FAULTS]++;
+			e->moved[i] = true;
+			break;
+		default:
+			break;
+		}
+		e->minflt++;
+		kind[i] = WRITTEN;
+	}
+}
+
+/*
+ * Making each kind of page
+ */
+
+/* The child: gives up what we shall have alone, and keeps the rest as it is. */
+static int child(struct cow_child *self, void *arg)
+{
+	char *p = arg;
+	int i;
+
+	for (i = 0; i < lay.nr; i++)
+		if (lay.kind[i] == ALONE && munmap(p + i * ps, ps))
+			return 2;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 3;
+	for (i = 0; i < lay.nr; i++) {
+		switch (lay.kind[i]) {
+		case ALONE:	/* not there */
+		case LAZYFREE:	/* may be zeroed at any time */
+		case MERGED:	/* the same in all, see before_fork() */
+			continue;
+		default:
+			if (cow_check(p + i * ps, ps, TAG) != -1)
+				return 4;
+		}
+	}
+	return 0;
+}
+
+static int pin_and_unpin(char *addr)
+{
+	struct pin_longterm_test args = {
+		.addr = (unsigned long)addr,
+		.size = ps,
+	};
+
+	if (ioctl(gup_fd, PIN_LONGTERM_TEST_START, &args) ||
+	    ioctl(gup_fd, PIN_LONGTERM_TEST_STOP))
+		return -errno;
+	return 0;
+}
+
+/* One page, more than PIN_BIAS times, into a pipe */
+static int splice_often(char *addr)
+{
+	struct iovec iov[64];
+	int i, n;
+
+	for (i = 0; i < 64; i++) {
+		iov[i].iov_base = addr;
+		iov[i].iov_len = ps;
+	}
+	if (pipe2(splice_pipe, O_CLOEXEC) ||
+	    fcntl(splice_pipe[1], F_SETPIPE_SZ, 2 * PIN_BIAS * ps) < 0)
+		return -errno;
+	for (n = 0; n < PIN_BIAS + 64; n += 64)
+		if (vmsplice(splice_pipe[1], iov, 64, SPLICE_F_NONBLOCK) !=
+		    (ssize_t)(64 * ps))
+			return -EAGAIN;
+	return 0;
+}
+
+static int make_kinds(char *p)
+{
+	int i, ret = 0;
+
+	for (i = 0; i < lay.nr && !ret; i++) {
+		char *addr = p + i * ps;
+
+		switch (lay.kind[i]) {
+		case HOLE:
+		case ZERO:
+		case WRITTEN:
+			if (madvise(addr, ps, MADV_DONTNEED))
+				return -errno;
+			if (lay.kind[i] == ZERO)
+				cow_peek(addr);
+			if (lay.kind[i] == WRITTEN)
+				cow_fill(addr, ps, TAG);
+			break;
+		case UNSHARED:
+			ret = pin_and_unpin(addr);
+			break;
+		case PINNED: {
+			struct pin_longterm_test args = {
+				.addr = (unsigned long)addr,
+				.size = ps,
+			};
+
+			if (ioctl(gup_fd, PIN_LONGTERM_TEST_START, &args))
+				ret = -errno;
+			break;
+		}
+		case SPLICED:
+			ret = splice_often(addr);
+			break;
+		default:
+			break;
+		}
+	}
+	return ret;
+}
+
+static void fill(char *p)
+{
+	int i;
+
+	for (i = 0; i < lay.nr; i++)
+		if (lay.kind[i] != FILEPAGE)
+			cow_fill(p + i * ps, ps, TAG);
+}
+
+/*
+ * Running a layout
+ */
+
+FIXTURE(precopy_window)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+	char cgroup[64];
+};
+
+FIXTURE_VARIANT(precopy_window)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(precopy_window, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_1) { .ahead = 1 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_2) { .ahead = 2 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_3) { .ahead = 3 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_7) { .ahead = 7 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_15) { .ahead = 15 };
+
+FIXTURE_SETUP(precopy_window)
+{
+	const char *reason, *env = getenv("COW_SEED");
+
+	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ps = cow_page_size();
+	ptrs_per_pmd = cow_pmd_size() / ps;
+	seed = env ? strtoull(env, NULL, 0) :
+		     ((__u64)time(NULL) << 16) ^ getpid();
+	ASSERT_EQ(0, cow_pin_cpu());
+}
+
+FIXTURE_TEARDOWN_PARENT(precopy_window)
+{
+	cow_undo(&self->undo);
+	if (self->cgroup[0])
+		rmdir(self->cgroup);
+	cow_restore(&self->saved);
+}
+
+/* Is what the counters say what was expected? */
+static bool compare(const struct cow_measure *m, const struct expected *e)
+{
+	const unsigned long long *a = m->d.v, *b = e->d.v;
+	int k;
+
+	if (m->minflt != e->minflt || m->d.skips != e->d.skips ||
+	    !cow_stats_balanced(&m->d))
+		return false;
+	for (k = 0; k < COW_NR_KEYS; k++) {
+		switch (k) {
+		case COW_FAULTS:
+		case COW_REUSED:
+			break;
+		case COW_SKIP_PINNED:
+			/* A pinned page is exclusive, too. */
+			if (a[k] + a[COW_SKIP_EXCLUSIVE] !=
+			    b[k] + b[COW_SKIP_EXCLUSIVE])
+				return false;
+			continue;
+		case COW_SKIP_EXCLUSIVE:
+			continue;
+		default:
+			/* times and percentiles */
+			if (k < COW_ATTEMPTS)
+				continue;
+		}
+		if (a[k] != b[k])
+			return false;
+	}
+	return true;
+}
+
+static void log_difference(struct __test_metadata *_metadata)
+{
+	int k;
+
+	TH_LOG("%d pages, %d written: %ld faults of this thread, %ld expected; COW_SEED=%llu",
+	       lay.nr, lay.nr_order, got.minflt, want.minflt, seed);
+	for (k = 0; k < COW_NR_KEYS; k++)
+		if (got.d.v[k] != want.d.v[k] &&
+		    (k < COW_TOTAL_NS || k >= COW_ATTEMPTS))
+			TH_LOG("%s: %llu, %llu expected", cow_key_names[k],
+			       got.d.v[k], want.d.v[k]);
+}
+
+static bool is_zero(const char *p, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
+/* After the writes: is in page i what must be there? */
+static bool content_ok(const char *page, int i)
+{
+	const size_t word = sizeof(__u64);
+
+	if (want.written[i] && page[0] != 'w')
+		return false;
+	switch (lay.kind[i]) {
+	case HOLE:
+	case ZERO:
+		return is_zero(page + word, ps - word);
+	case MERGED:
+		return page[ps - 1] == 0x5a;
+	case LAZYFREE:
+		/* It may have been lost before it was written to. */
+		if (is_zero(page + word, ps - word))
+			return true;
+		break;
+	default:
+		break;
+	}
+	if (want.written[i])
+		return cow_check(page + word, ps - word, TAG) == -1;
+	return cow_check(page, ps, TAG) == -1;
+}
+
+/*
+ * Lay the memory out, write to it in the given order, compare. The counters
+ * are the whole system's: if they differ, try again with new memory.
+ */
+static void run(struct __test_metadata *_metadata, int ahead)
+{
+	static __u64 before[MAX_NR], after[MAX_NR];
+	bool visible = cow_pfn_visible();
+	struct cow_child c;
+	char *map, *p;
+	size_t len;
+	int i, try;
+
+	ASSERT_LE(lay.nr, MAX_NR);
+	simulate(&want, &lay, ahead);
+	for (try = 0; try < COW_TRIES; try++) {
+		len = (lay.offset + lay.nr) * ps;
+		map = cow_map(len, ptrs_per_pmd * ps);
+		ASSERT_NE(NULL, map);
+		p = map + lay.offset * ps;
+		if (!lay.before_fork)
+			fill(p);
+		else
+			ASSERT_EQ(0, lay.before_fork(p, &lay));
+		ASSERT_EQ(0, cow_child_fork(&c, child, p));
+		ASSERT_EQ(1, cow_child_recv(&c));
+		ASSERT_EQ(0, cow_child_settle(&c));
+		ASSERT_EQ(0, make_kinds(p));
+		if (lay.after_fork)
+			ASSERT_EQ(0, lay.after_fork(p, &lay));
+
+		ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
+		ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
+		ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
+
+		for (i = 0; i < lay.nr; i++) {
+			if (visible && lay.kind[i] != SWAPPED) {
+				EXPECT_EQ(want.moved[i],
+					  before[i] != after[i]) {
+					TH_LOG("page %d: frame %#llx before, %#llx after",
+					       i, before[i], after[i]);
+				}
+			}
+			if (lay.kind[i] == HOLE && !want.written[i])
+				continue;
+			EXPECT_TRUE(content_ok(p + i * ps, i)) {
+				TH_LOG("page %d has a wrong content", i);
+			}
+		}
+		if (gup_fd >= 0)
+			ioctl(gup_fd, PIN_LONGTERM_TEST_STOP);
+		if (splice_pipe[0]) {
+			close(splice_pipe[0]);
+			close(splice_pipe[1]);
+			splice_pipe[0] = 0;
+		}
+		/* It has found its own memory unchanged. */
+		EXPECT_EQ(0, cow_child_end(&c));
+		cow_unmap(map, len);
+		if (_metadata->exit_code || compare(&got, &want))
+			break;
+	}
+	EXPECT_TRUE(cow_stats_balanced(&got.d));
+	EXPECT_TRUE(compare(&got, &want)) {
+		log_difference(_metadata);
+	}
+}
+
+/* Every page shared, and written from the first to the last */
+static void lay_upward(int nr)
+{
+	int i;
+
+	memset(&lay, 0, sizeof(lay));
+	lay.nr = nr;
+	lay.nr_order = nr;
+	for (i = 0; i < nr; i++)
+		lay.order[i] = i;
+}
+
+static void lay_every(int nr, int step, enum kind kind)
+{
+	int i;
+
+	lay_upward(nr);
+	for (i = step - 1; i < nr; i += step)
+		lay.kind[i] = kind;
+}
+
+/*
+ * The order of the writes
+ */
+
+TEST_F_TIMEOUT(precopy_window, upward, TEST_TIMEOUT)
+{
+	static const int sizes[] = { 1, 2, 15, 16, 17, 64, 100, 512 };
+	int n = variant->ahead;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
+		int m = sizes[i];
+
+		lay_upward(m);
+		run(_metadata, n);
+		/* The formula, without simulate() */
+		EXPECT_EQ((m + n) / (n + 1), got.d.v[COW_FAULTS]);
+		EXPECT_EQ(m - (m + n) / (n + 1), got.d.v[COW_SUCCESS]);
+		EXPECT_EQ((m + n) / (n + 1), got.minflt);
+		EXPECT_EQ(0, got.d.v[COW_REUSED]);
+	}
+}
+
+TEST_F_TIMEOUT(precopy_window, downward, TEST_TIMEOUT)
+{
+	const int m = 64;
+	int i;
+
+	lay_upward(m);
+	for (i = 0; i < m; i++)
+		lay.order[i] = m - 1 - i;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(m, got.d.v[COW_FAULTS]);
+	EXPECT_EQ(m, got.minflt);
+	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
+}
+
+TEST_F_TIMEOUT(precopy_window, strides, TEST_TIMEOUT)
+{
+	const int m = 96;
+	int step, i;
+
+	for (step = 2; step <= 17; step += 3) {
+		lay_upward(m);
+		lay.nr_order = 0;
+		for (i = 0; i < m; i += step)
+			lay.order[lay.nr_order++] = i;
+		run(_metadata, variant->ahead);
+	}
+}
+
+TEST_F_TIMEOUT(precopy_window, same_page_again, TEST_TIMEOUT)
+{
+	int i;
+
+	lay_upward(32);
+	for (i = 0; i < 32; i++)
+		lay.order[i] = 3;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(1, got.d.v[COW_FAULTS]);
+	EXPECT_EQ(variant->ahead, got.d.v[COW_SUCCESS]);
+}
+
+TEST_F_TIMEOUT(precopy_window, random_order, TEST_TIMEOUT)
+{
+	__u64 rnd = seed;
+	int round, i;
+
+	for (round = 0; round < 4; round++) {
+		lay_upward(128);
+		for (i = 0; i < 128; i++)
+			lay.order[i] = cow_rand(&rnd) % 128;
+		run(_metadata, variant->ahead);
+	}
+}
+
+/*
+ * Where the window ends
+ */
+
+static int cut_by_mprotect(char *p, const struct layout *l)
+{
+	fill(p);
+	return mprotect(p + l->cut * ps, (l->nr - l->cut) * ps, PROT_READ) ?
+	       -errno : 0;
+}
+
+static int cut_by_madvise(char *p, const struct layout *l)
+{
+	fill(p);
+	return madvise(p + l->cut * ps, (l->nr - l->cut) * ps, MADV_DONTDUMP) ?
+	       -errno : 0;
+}
+
+TEST_F_TIMEOUT(precopy_window, end_of_vma, TEST_TIMEOUT)
+{
+	int last;
+
+	/* The last page written: the VMA's last, the one before it, ... */
+	for (last = 1; last <= 17; last += 4) {
+		lay_upward(64);
+		lay.cut = 40;
+		lay.before_fork = last & 4 ? cut_by_mprotect : cut_by_madvise;
+		lay.order[0] = lay.cut - last;
+		lay.nr_order = 1;
+		run(_metadata, variant->ahead);
+		EXPECT_EQ(last <= variant->ahead, got.d.v[COW_SKIP_VMA]);
+	}
+}
+
+TEST_F_TIMEOUT(precopy_window, neighbouring_vmas, TEST_TIMEOUT)
+{
+	lay_upward(64);
+	lay.cut = 23;
+	lay.before_fork = cut_by_madvise;
+	run(_metadata, variant->ahead);
+	/* and all of the first, none of the second */
+	lay.nr_order = lay.cut;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, end_of_page_table, TEST_TIMEOUT)
+{
+	int last;
+
+	for (last = 1; last <= 17; last += 4) {
+		lay_upward(64);
+		lay.offset = ptrs_per_pmd - 32;
+		lay.order[0] = 32 - last;
+		lay.nr_order = 1;
+		run(_metadata, variant->ahead);
+		EXPECT_EQ(last <= variant->ahead, got.d.v[COW_SKIP_PMD]);
+		EXPECT_EQ(0, got.d.v[COW_SKIP_VMA]);
+	}
+}
+
+TEST_F_TIMEOUT(precopy_window, across_page_tables, TEST_TIMEOUT)
+{
+	lay_upward(96);
+	lay.offset = ptrs_per_pmd - 41;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, vma_ends_with_page_table, TEST_TIMEOUT)
+{
+	/* Both at once: the VMA's end is what counts. */
+	lay_upward(64);
+	lay.offset = ptrs_per_pmd - 32;
+	lay.cut = 32;
+	lay.before_fork = cut_by_madvise;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(0, got.d.v[COW_SKIP_PMD]);
+}
+
+/*
+ * Which pages the window leaves alone
+ */
+
+TEST_F_TIMEOUT(precopy_window, holes, TEST_TIMEOUT)
+{
+	lay_every(64, 4, HOLE);
+	run(_metadata, variant->ahead);
+	lay_every(64, 2, HOLE);
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, written_pages, TEST_TIMEOUT)
+{
+	lay_every(64, 4, WRITTEN);
+	run(_metadata, variant->ahead);
+	lay_every(64, 2, WRITTEN);
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, zero_pages, TEST_TIMEOUT)
+{
+	lay_every(64, 4, ZERO);
+	run(_metadata, variant->ahead);
+	lay_every(64, 2, ZERO);
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, no_longer_shared, TEST_TIMEOUT)
+{
+	lay_every(64, 4, ALONE);
+	run(_metadata, variant->ahead);
+	lay_every(64, 2, ALONE);
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
+{
+	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+	if (gup_fd < 0)
+		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
+	lay_every(64, 4, UNSHARED);
+	run(_metadata, variant->ahead);
+	lay_every(64, 2, UNSHARED);
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, pinned, TEST_TIMEOUT)
+{
+	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+	if (gup_fd < 0)
+		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
+	/* The driver pins one range at a time. */
+	lay_upward(64);
+	lay.kind[1] = PINNED;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, as_if_pinned, TEST_TIMEOUT)
+{
+	char *p = cow_map(ps, 0);
+
+	ASSERT_NE(NULL, p);
+	cow_touch(p, 1);
+	if (splice_often(p) == -EPERM)
+		SKIP(return, "a pipe that large needs root");
+	close(splice_pipe[0]);
+	close(splice_pipe[1]);
+	lay_upward(64);
+	lay.kind[1] = SPLICED;
+	lay.nr_order = 1;
+	run(_metadata, variant->ahead);
+	lay.nr_order = 64;
+	run(_metadata, variant->ahead);
+}
+
+static struct cow_undo *ksm_undo;
+static int merge(char *p, const struct layout *l)
+{
+	int i, nr = 0;
+
+	fill(p);
+	for (i = 0; i < l->nr; i++) {
+		if (l->kind[i] == MERGED) {
+			memset(p + i * ps, 0x5a, ps);
+			nr++;
+		}
+	}
+	return cow_ksm_merge(ksm_undo, p, l->nr * ps, nr) == nr ? 0 : -EAGAIN;
+}
+
+TEST_F_TIMEOUT(precopy_window, ksm, TEST_TIMEOUT)
+{
+	char *p;
+	long ret;
+
+	p = cow_map(2 * ps, 0);
+	ASSERT_NE(NULL, p);
+	memset(p, 0x77, 2 * ps);
+	ret = cow_ksm_merge(&self->undo, p, 2 * ps, 2);
+	if (ret < 0)
+		SKIP(return, "no KSM: %s", strerror(-ret));
+	if (ret < 2)
+		SKIP(return, "ksmd merges nothing");
+	cow_unmap(p, 2 * ps);
+
+	ksm_undo = &self->undo;
+	lay_every(32, 4, MERGED);
+	lay.before_fork = merge;
+	run(_metadata, variant->ahead);
+}
+
+static int lazyfree(char *p, const struct layout *l)
+{
+	char *other;
+	int i;
+
+	fill(p);
+	for (i = 0; i < l->nr; i++) {
+		/* unmapping something drains this CPU's LRU batches */
+		other = cow_map(ps, 0);
+		cow_unmap(other, ps);
+		if (l->kind[i] == LAZYFREE && madvise(p + i * ps, ps, MADV_FREE))
+			return -errno;
+	}
+	other = cow_map(ps, 0);
+	cow_unmap(other, ps);
+	return 0;
+}
+
+TEST_F_TIMEOUT(precopy_window, lazyfree, TEST_TIMEOUT)
+{
+	__u64 flags;
+	char *p;
+
+	lay_every(32, 4, LAZYFREE);
+	p = cow_map(32 * ps, 0);
+	ASSERT_NE(NULL, p);
+	if (lazyfree(p, &lay))
+		SKIP(return, "no MADV_FREE");
+	flags = cow_page_flags(p + 3 * ps);
+	cow_unmap(p, 32 * ps);
+	if (!flags || flags & COW_KPF_SWAPBACKED)
+		SKIP(return, "MADV_FREE has no effect, or none to be seen");
+
+	lay.before_fork = lazyfree;
+	run(_metadata, variant->ahead);
+}
+
+static int swap_out(char *p, const struct layout *l)
+{
+	int i;
+
+	fill(p);
+	for (i = 0; i < l->nr; i++) {
+		if (l->kind[i] != SWAPPED)
+			continue;
+		if (madvise(p + i * ps, ps, MADV_PAGEOUT))
+			return -errno;
+		if (!(cow_pagemap(p + i * ps) & COW_PM_SWAP))
+			return -EAGAIN;
+	}
+	return 0;
+}
+
+TEST_F_TIMEOUT(precopy_window, swapped_out, TEST_TIMEOUT)
+{
+	char *p;
+	int i;
+
+	lay_every(64, 4, SWAPPED);
+	p = cow_map(64 * ps, 0);
+	ASSERT_NE(NULL, p);
+	if (swap_out(p, &lay))
+		SKIP(return, "no page goes to swap");
+	cow_unmap(p, 64 * ps);
+
+	lay.before_fork = swap_out;
+	lay.nr_order = 0;
+	for (i = 0; i < 64; i++)
+		if (lay.kind[i] != SWAPPED)
+			lay.order[lay.nr_order++] = i;
+	run(_metadata, variant->ahead);
+}
+
+static int map_file(char *p, const struct layout *l)
+{
+	int fd, i, ret = 0;
+	char *q;
+
+	fd = memfd_create("cow", MFD_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, l->nr * ps))
+		ret = -errno;
+	q = mmap(p, l->nr * ps, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+		 fd, 0);
+	if (q != p)
+		return -errno;
+	cow_fill(p, l->nr * ps, TAG);
+	q = mmap(p, l->nr * ps, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_FIXED, fd, 0);
+	if (q != p)
+		return -errno;
+	close(fd);
+	for (i = 0; i < l->nr; i++) {
+		if (l->kind[i] == FILEPAGE)
+			cow_peek(p + i * ps);
+		else
+			cow_fill(p + i * ps, ps, TAG);
+	}
+	return ret;
+}
+
+TEST_F_TIMEOUT(precopy_window, file_pages, TEST_TIMEOUT)
+{
+	lay_every(64, 4, FILEPAGE);
+	lay.before_fork = map_file;
+	run(_metadata, variant->ahead);
+	/* and a mapping of which nothing has been written */
+	lay_every(64, 1, FILEPAGE);
+	lay.before_fork = map_file;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(0, got.d.v[COW_ATTEMPTS]);
+}
+
+TEST_F_TIMEOUT(precopy_window, mixture, TEST_TIMEOUT)
+{
+	static const enum kind kinds[] = {
+		SHARED, SHARED, SHARED, SHARED, HOLE, WRITTEN, ZERO, ALONE,
+	};
+	__u64 rnd = seed + 1;
+	int round, i;
+
+	for (round = 0; round < 6; round++) {
+		lay_upward(128);
+		lay.offset = cow_rand(&rnd) % ptrs_per_pmd;
+		lay.cut = cow_rand(&rnd) % 128;
+		lay.before_fork = lay.cut ? cut_by_madvise : NULL;
+		for (i = 0; i < 128; i++) {
+			lay.kind[i] = kinds[cow_rand(&rnd) % ARRAY_SIZE(kinds)];
+			if (round & 1)
+				lay.order[i] = cow_rand(&rnd) % 128;
+		}
+		run(_metadata, variant->ahead);
+	}
+}
+
+/*
+ * Mappings that want none of it
+ */
+
+static int advise_random(char *p, const struct layout *l)
+{
+	fill(p);
+	return madvise(p, l->nr * ps, MADV_RANDOM) ? -errno : 0;
+}
+
+static int advise_random_and_back(char *p, const struct layout *l)
+{
+	return advise_random(p, l) ?:
+	       madvise(p, l->nr * ps, MADV_NORMAL) ? -errno : 0;
+}
+
+TEST_F_TIMEOUT(precopy_window, madv_random, TEST_TIMEOUT)
+{
+	lay_upward(64);
+	lay.before_fork = advise_random;
+	lay.refuse = COW_SKIP_MADVISE;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
+	EXPECT_EQ(64, got.d.v[COW_FAULTS]);
+
+	lay_upward(64);
+	lay.before_fork = advise_random_and_back;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(variant->ahead > 0, got.d.v[COW_SUCCESS] > 0);
+}
+
+static int uffd = -1;
+static __u64 uffd_mode;
+static __u64 uffd_features;
+
+static int open_uffd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = uffd_features };
+	int fd;
+
+	fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	if (ioctl(fd, UFFDIO_API, &api)) {
+		close(fd);
+		return -ENOTSUP;
+	}
+	return fd;
+}
+
+/* Nobody reads its events: a page that waited for them would hang the test. */
+static int arm_uffd(char *p, const struct layout *l)
+{
+	struct uffdio_register reg = {
+		.range = { .start = (unsigned long)p, .len = l->nr * ps },
+		.mode = uffd_mode,
+	};
+
+	return ioctl(uffd, UFFDIO_REGISTER, &reg) ? -errno : 0;
+}
+
+static int disarm_uffd(char *p, const struct layout *l)
+{
+	struct uffdio_range range = {
+		.start = (unsigned long)p,
+		.len = l->nr * ps,
+	};
+
+	return arm_uffd(p, l) ?:
+	       ioctl(uffd, UFFDIO_UNREGISTER, &range) ? -errno : 0;
+}
+
+static void with_uffd(struct __test_metadata *_metadata, int ahead)
+{
+	uffd = open_uffd();
+	if (uffd < 0)
+		SKIP(return, "no userfaultfd: %s", strerror(-uffd));
+	lay_upward(64);
+	lay.after_fork = arm_uffd;
+	lay.refuse = COW_SKIP_UFFD;
+	run(_metadata, ahead);
+	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
+	EXPECT_EQ(64, got.d.v[COW_FAULTS]);
+
+	lay_upward(64);
+	lay.after_fork = disarm_uffd;
+	run(_metadata, ahead);
+	EXPECT_EQ(ahead > 0, got.d.v[COW_SUCCESS] > 0);
+	close(uffd);
+}
+
+TEST_F_TIMEOUT(precopy_window, userfaultfd_missing, TEST_TIMEOUT)
+{
+	uffd_mode = UFFDIO_REGISTER_MODE_MISSING;
+	uffd_features = 0;
+	with_uffd(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, userfaultfd_wp, TEST_TIMEOUT)
+{
+	uffd_mode = UFFDIO_REGISTER_MODE_WP;
+	uffd_features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+	with_uffd(_metadata, variant->ahead);
+}
+
+#ifdef UFFD_FEATURE_MINOR_SHMEM
+static int map_minor(char *p, const struct layout *l)
+{
+	int i, ret = map_file(p, l);
+
+	/* Forked with private copies of all pages; then it is armed. */
+	for (i = 0; i < l->nr && !ret; i++)
+		cow_fill(p + i * ps, ps, TAG);
+	return ret;
+}
+
+TEST_F_TIMEOUT(precopy_window, userfaultfd_minor, TEST_TIMEOUT)
+{
+	uffd_mode = UFFDIO_REGISTER_MODE_MINOR;
+	uffd_features = UFFD_FEATURE_MINOR_SHMEM;
+	uffd = open_uffd();
+	if (uffd < 0)
+		SKIP(return, "no userfaultfd minor mode for shmem: %s",
+		     strerror(-uffd));
+	lay_upward(64);
+	lay.before_fork = map_minor;
+	lay.after_fork = arm_uffd;
+	lay.refuse = COW_SKIP_UFFD;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
+	EXPECT_EQ(64, got.d.v[COW_FAULTS]);
+	close(uffd);
+}
+#endif
+
+static bool soft_dirty_works(void)
+{
+	char *p = cow_map(ps, 0);
+	bool works;
+
+	cow_touch(p, 1);
+	works = cow_pagemap(p) & COW_PM_SOFT_DIRTY;
+	if (cow_write_file("/proc/self/clear_refs", "4") ||
+	    cow_pagemap(p) & COW_PM_SOFT_DIRTY)
+		works = false;
+	cow_touch(p, 1);
+	if (!(cow_pagemap(p) & COW_PM_SOFT_DIRTY))
+		works = false;
+	cow_unmap(p, ps);
+	return works;
+}
+
+static int clear_soft_dirty(char *p, const struct layout *l)
+{
+	int i, ret;
+
+	(void)l;
+	ret = cow_write_file("/proc/self/clear_refs", "4");
+	for (i = 0; i < lay.nr && !ret; i++)
+		if (cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY)
+			ret = -EIO;
+	return ret;
+}
+
+TEST_F_TIMEOUT(precopy_window, soft_dirty, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *p;
+	int i;
+
+	if (!soft_dirty_works())
+		SKIP(return, "kernel without soft-dirty tracking");
+	lay_upward(64);
+	lay.after_fork = clear_soft_dirty;
+	lay.refuse = COW_SKIP_SOFTDIRTY;
+	run(_metadata, variant->ahead);
+	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
+	EXPECT_EQ(64, got.d.v[COW_FAULTS]);
+
+	/* The bit is set where a write was, and nowhere else. */
+	lay_upward(64);
+	p = cow_map(64 * ps, 0);
+	ASSERT_NE(NULL, p);
+	fill(p);
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, clear_soft_dirty(p, &lay));
+	for (i = 0; i < 64; i += 5)
+		cow_touch(p + i * ps, 'w');
+	for (i = 0; i < 64; i++) {
+		EXPECT_EQ(i % 5 == 0,
+			  !!(cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY)) {
+			TH_LOG("page %d", i);
+		}
+	}
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/*
+ * Faults that are not for the pages behind: from outside, and for a pin
+ */
+
+TEST_F_TIMEOUT(precopy_window, write_from_outside, TEST_TIMEOUT)
+{
+	struct cow_stats before, after;
+	struct cow_child c;
+	char *p, w = 'w';
+	int i, fd;
+
+	fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	lay_upward(64);
+	p = cow_map(64 * ps, 64 * ps);
+	ASSERT_NE(NULL, p);
+	fill(p);
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, cow_child_settle(&c));
+	ASSERT_EQ(0, cow_stats_read(&before));
+	ASSERT_EQ(0, cow_stats_read(&before));
+	for (i = 0; i < 64; i += 16) {
+		if (pwrite(fd, &w, 1, (unsigned long)(p + i * ps)) != 1)
+			SKIP(return, "cannot write to /proc/self/mem");
+	}
+	ASSERT_EQ(0, cow_stats_read(&after));
+	/* Every page but these still is the child's as well. */
+	for (i = 0; i < 64; i++) {
+		EXPECT_EQ(i % 16 == 0,
+			  !!(cow_pagemap(p + i * ps) & COW_PM_EXCLUSIVE)) {
+			TH_LOG("page %d", i);
+		}
+	}
+	for (i = 0; i < 64; i++)
+		EXPECT_EQ(i % 16 ? -1 : 0, cow_check(p + i * ps, ps, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+	EXPECT_LE(before.v[COW_FAULTS] + 4, after.v[COW_FAULTS]);
+}
+
+TEST_F_TIMEOUT(precopy_window, unshare_for_a_pin, TEST_TIMEOUT)
+{
+	static __u64 before[64], after[64];
+	struct cow_child c;
+	char *p;
+	int i;
+
+	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+	if (gup_fd < 0)
+		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
+	lay_upward(64);
+	p = cow_map(64 * ps, 64 * ps);
+	ASSERT_NE(NULL, p);
+	fill(p);
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, cow_pfns(p, 64, before));
+	for (i = 0; i < 64; i += 16)
+		ASSERT_EQ(0, pin_and_unpin(p + i * ps));
+	ASSERT_EQ(0, cow_pfns(p, 64, after));
+	for (i = 0; i < 64; i++) {
+		EXPECT_EQ(i % 16 == 0, before[i] != after[i]) {
+			TH_LOG("page %d: frame %#llx before, %#llx after", i,
+			       before[i], after[i]);
+		}
+	}
+	EXPECT_EQ(-1, cow_check(p, 64 * ps, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/*
+ * What it costs
+ */
+
+TEST_F_TIMEOUT(precopy_window, resident_set, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	long kb = 64 * ps / 1024;
+	char *p;
+	int i;
+
+	lay_upward(64);
+	p = cow_map(64 * ps, 64 * ps);
+	ASSERT_NE(NULL, p);
+	fill(p);
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	if (cow_smaps_kb(p, "Rss") < 0)
+		SKIP(return, "no /proc/self/smaps");
+	ASSERT_EQ(kb, cow_smaps_kb(p, "Rss"));
+	for (i = 0; i < 64; i += 3) {
+		cow_touch(p + i * ps, 'w');
+		EXPECT_EQ(kb, cow_smaps_kb(p, "Rss"));
+		EXPECT_EQ(kb, cow_smaps_kb(p, "Anonymous"));
+	}
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(p, 64 * ps);
+}
+
+/* Pages of all processes, with every CPU's part of the count; or -1 */
+static long long pages_of(const char *key)
+{
+	cow_write_file("/proc/sys/vm/stat_refresh", "1");
+	return cow_file_key("/proc/vmstat", key);
+}
+
+TEST_F_TIMEOUT(precopy_window, nothing_leaks, TEST_TIMEOUT)
+{
+	const int nr = 256, rounds = 24, tolerance = nr * rounds / 8;
+	long long anon, free_pages;
+	struct cow_child c;
+	int try, i, k;
+	char *p;
+
+	for (try = 0; try < COW_TRIES; try++) {
+		anon = pages_of("nr_anon_pages");
+		free_pages = pages_of("nr_free_pages");
+		if (anon < 0 || free_pages < 0)
+			SKIP(return, "no /proc/vmstat");
+		for (i = 0; i < rounds; i++) {
+			lay_upward(nr);
+			p = cow_map(nr * ps, 0);
+			ASSERT_NE(NULL, p);
+			fill(p);
+			ASSERT_EQ(0, cow_child_fork(&c, child, p));
+			ASSERT_EQ(1, cow_child_recv(&c));
+			for (k = 0; k < nr; k++)
+				cow_touch(p + k * ps, 'w');
+			ASSERT_EQ(0, cow_child_end(&c));
+			cow_unmap(p, nr * ps);
+		}
+		anon = pages_of("nr_anon_pages") - anon;
+		free_pages -= pages_of("nr_free_pages");
+		if (anon < tolerance && free_pages < tolerance)
+			break;
+	}
+	EXPECT_LT(anon, tolerance);
+	EXPECT_LT(free_pages, tolerance);
+}
+
+/*
+ * A memory cgroup at its limit
+ */
+
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+#define CG_PAGES	1024
+#define CG_WRITES	48
+
+struct cgroup_work {
+	char dir[64];
+	const char *limit;	/* memory.max or memory.high */
+	long extra;		/* pages that may be charged from now on */
+	/* results */
+	struct cow_measure m;
+	int err;
+};
+
+static int cgroup_write(const char *dir, const char *file, const char *text)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
+	return cow_write_file(path, text);
+}
+
+/* Runs in the cgroup: a sparse writer that fits in, copies ahead do not. */
+static int in_cgroup(struct cow_child *self, void *arg)
+{
+	struct cgroup_work *w = arg;
+	int order[CG_WRITES], i;
+	char path[128], text[32];
+	struct cow_child c;
+	long now;
+	char *p;
+
+	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	if (w->err)
+		return 1;
+	p = cow_map(CG_PAGES * ps, 0);
+	if (!p)
+		return 2;
+	cow_fill(p, CG_PAGES * ps, TAG);
+	for (i = 0; i < CG_WRITES; i++)
+		order[i] = i * (CG_PAGES / CG_WRITES);
+	if (cow_child_idle(&c))
+		return 3;
+	/* Everything but the writes has been done once before the limit. */
+	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
+		return 4;
+	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
+	w->err = cow_read_long(path, &now);
+	if (w->err)
+		return 5;
+	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
+	w->err = cgroup_write(w->dir, w->limit, text);
+	if (w->err)
+		return 6;
+	if (cow_measure(&w->m, p, order, CG_WRITES))
+		return 7;
+	cgroup_write(w->dir, w->limit, "max");
+	for (i = 0; i < CG_PAGES - 1; i++) {
+		bool written = i % (CG_PAGES / CG_WRITES) == 0 &&
+			       i / (CG_PAGES / CG_WRITES) < CG_WRITES;
+
+		if (cow_check(p + i * ps, ps, TAG) != (written ? 0 : -1))
+			return 8;
+	}
+	if (cow_child_end(&c))
+		return 9;
+	(void)self;
+	return 0;
+}
+
+static void with_cgroup(struct __test_metadata *_metadata,
+			char *cgroup, int ahead, const char *limit, long extra)
+{
+	struct cgroup_work *w;
+	struct cow_child c;
+	char path[128];
+
+	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
+		SKIP(return, "no cgroup2 in " CGROUP_ROOT);
+	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		SKIP(return, "no memory controller, or not root");
+	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, w);
+	snprintf(w->dir, sizeof(w->dir), CGROUP_ROOT "/cow_test_%d", getpid());
+	if (mkdir(w->dir, 0755))
+		SKIP(return, "cannot make a cgroup: %s", strerror(errno));
+	memcpy(cgroup, w->dir, sizeof(w->dir));
+	/* Nothing to reclaim: what does not fit kills. */
+	cgroup_write(w->dir, "memory.swap.max", "0");
+
+	w->limit = limit;
+	w->extra = extra;
+	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, w));
+	EXPECT_EQ(0, cow_child_wait(&c)) {
+		TH_LOG("in the cgroup: %s", strerror(-w->err));
+	}
+	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
+	EXPECT_EQ(0, cow_file_key(path, "oom_kill"));
+	/* Each write has been solved, by a fault or ahead of it, */
+	EXPECT_LE(CG_WRITES, w->m.minflt + w->m.d.v[COW_SUCCESS]);
+	EXPECT_TRUE(cow_stats_balanced(&w->m.d));
+	/* and at the limit pre-copy has stopped. */
+	EXPECT_EQ(ahead > 0, w->m.d.v[COW_SKIP_NOMEM] > 0);
+	if (ahead)
+		EXPECT_GE(extra, w->m.d.v[COW_SUCCESS]);
+}
+
+TEST_F_TIMEOUT(precopy_window, cgroup_at_its_limit, TEST_TIMEOUT)
+{
+	/* What the writes need, and a little for what the kernel needs */
+	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.max",
+		    CG_WRITES + 16);
+}
+
+TEST_F_TIMEOUT(precopy_window, cgroup_at_memory_high, TEST_TIMEOUT)
+{
+	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.high",
+		    CG_WRITES + 16);
+}
+
+TEST_HARNESS_MAIN
