@@ -391,11 +391,33 @@ ssize_t cow_check(const void *addr, size_t len, __u64 tag)
 	return -1;
 }
 
+/*
+ * How many pages have their frame in common with another one. KPF_KSM in
+ * /proc/kpageflags will not do: in v6.12 all anonymous pages have it.
+ */
+static long merged_pages(const void *addr, int nr)
+{
+	static __u64 pfn[COW_MAX_MEASURED];
+	long merged = 0;
+	int i, k;
+
+	if (cow_pfns(addr, nr, pfn))
+		return 0;
+	for (i = 0; i < nr; i++) {
+		for (k = 0; k < nr; k++) {
+			if (k != i && pfn[i] && pfn[i] == pfn[k]) {
+				merged++;
+				break;
+			}
+		}
+	}
+	return merged;
+}
+
 long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 {
-	size_t ps = cow_page_size(), i;
+	int ret, nr = len / cow_page_size();
 	long merged, start, scans;
-	int ret;
 
 	if (access(COW_KSM_DIR "run", F_OK))
 		return -ENOENT;
@@ -404,7 +426,9 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 		return -EACCES;
 	/* Since v6.7: do not leave out pages that did not merge at once. */
 	cow_tweak(undo, COW_KSM_DIR "smart_scan", "0");
-	if (!cow_page_flags(addr))
+	if (nr > COW_MAX_MEASURED)
+		return -E2BIG;
+	if (!cow_pfn_visible())
 		return -EACCES;
 	if (madvise(addr, len, MADV_MERGEABLE))
 		return -errno;
@@ -418,9 +442,7 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 	do {
 		usleep(1000);
 		ret = cow_read_long(COW_KSM_DIR "full_scans", &scans);
-		for (merged = 0, i = 0; i < len; i += ps)
-			merged += !!(cow_page_flags((char *)addr + i) &
-				     COW_KPF_KSM);
+		merged = merged_pages(addr, nr);
 	} while (!ret && merged < want && scans - start < 20);
 	/* Not to merge again what becomes equal later */
 	cow_write_file(COW_KSM_DIR "run", "0");

@@ -246,7 +246,6 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
 #define COW_KPF_SWAPBACKED	((__u64)1 << 14)
-#define COW_KPF_KSM		((__u64)1 << 21)
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */

@@ -148,6 +148,8 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
 		case WRITTEN:
 			continue;
 		case HOLE:
+		case ZERO:
+			/* a new page, but nothing to copy from */
 			e->moved[i] = true;
 			break;
 		case SWAPPED:
@@ -165,7 +167,6 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
 			e->moved[i] = true;
 			simulate_window(e, l, kind, i, ahead);
 			break;
-		case ZERO:
 		case MERGED:
 		case FILEPAGE:
 			e->d.v[COW_FAULTS]++;
