@@ -76,9 +76,11 @@ static int tag_of(const char *area, size_t ps, unsigned int page)
 	return tag;
 }
 
+/* Not in the fixture: that is memory which the child shares. */
+static struct cow_child child;
+
 struct mirror {
 	struct cow_stats before;
-	struct cow_child child;
 	char *area;
 	char *buf;		/* shared: no copy-on-write of its own */
 	size_t ps;
@@ -187,9 +189,9 @@ static void share_and_mirror(struct __test_metadata *_metadata,
 	/* What the fork has to drop: entries that are there, and writable. */
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
 			     PAGES), 0);
-	ASSERT_EQ(cow_child_fork(&m->child, check_snapshot, &snap), 0);
-	ASSERT_EQ(cow_child_recv(&m->child), 1);
-	ASSERT_EQ(cow_child_settle(&m->child), 0);
+	ASSERT_EQ(cow_child_fork(&child, check_snapshot, &snap), 0);
+	ASSERT_EQ(cow_child_recv(&child), 1);
+	ASSERT_EQ(cow_child_settle(&child), 0);
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
 			     PAGES), 1);
 	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_READ, m->area, m->buf,
@@ -200,10 +202,10 @@ static void share_and_mirror(struct __test_metadata *_metadata,
 	}
 }
 
-static void check_child(struct __test_metadata *_metadata, struct mirror *m)
+static void check_child(struct __test_metadata *_metadata)
 {
-	ASSERT_EQ(cow_child_send(&m->child, 1), 0);
-	EXPECT_EQ(cow_child_end(&m->child), 0);
+	ASSERT_EQ(cow_child_send(&child, 1), 0);
+	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
 static unsigned long long copied_ahead(const struct cow_stats *before)
@@ -255,7 +257,7 @@ TEST_F(secondary_mmu, read_after_all_writes)
 		fill(m->area, m->ps, page, NEW);
 	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
 	check_device(_metadata, m, PAGES);
-	check_child(_metadata, m);
+	check_child(_metadata);
 }
 
 /*
@@ -274,7 +276,7 @@ TEST_F(secondary_mmu, read_after_each_write)
 		check_device(_metadata, m, page + 1);
 	}
 	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
-	check_child(_metadata, m);
+	check_child(_metadata);
 }
 
 /* The same in a random order: windows with holes. */
@@ -302,7 +304,7 @@ TEST_F(secondary_mmu, read_after_random_writes)
 	}
 	if (variant->ahead)
 		EXPECT_GT(copied_ahead(&m->before), 0ULL);
-	check_child(_metadata, m);
+	check_child(_metadata);
 }
 
 /*
@@ -337,7 +339,7 @@ TEST_F(secondary_mmu, device_writes_after)
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
 	check_device(_metadata, m, PAGES);
-	check_child(_metadata, m);
+	check_child(_metadata);
 }
 
 /*
@@ -371,7 +373,7 @@ TEST_F(secondary_mmu, device_writes_first)
 	if (variant->ahead)
 		EXPECT_GT(copied_ahead(&m->before), 0ULL);
 	check_device(_metadata, m, PAGES);
-	check_child(_metadata, m);
+	check_child(_metadata);
 }
 
 /*
@@ -455,7 +457,7 @@ TEST_F(secondary_mmu, read_while_writing)
 		ASSERT_EQ(race->err, 0)
 			TH_LOG("page %u of the device: %s", race->page,
 			       strerror(race->err));
-		check_child(_metadata, m);
+		check_child(_metadata);
 	}
 	if (variant->ahead)
 		EXPECT_GT(copied_ahead(&m->before), 0ULL);
