@@ -31,7 +31,7 @@ copy_program()
 # The interpreter and libraries of an ELF file, nothing for a static one.
 program_libraries()
 {
-	ldd "$1" 2> /dev/null |
+	{ ldd "$1" 2> /dev/null || true; } |
 		sed -n -e 's/.* => \(\/[^ ]*\) (.*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p'
 }
 

@@ -1,0 +1,142 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# The kselftests: built and installed from a tree, run in a guest.
+
+# split_filter: PROGRAMS is the glob of programs, TEST one test or nothing
+split_filter()
+{
+	PROGRAMS=${FILTER%%:*}
+	TEST=
+	case "$FILTER" in
+	*:*) TEST=${FILTER#*:} ;;
+	esac
+	[ -z "$FILTER" ] || [ -n "$(filtered_programs)" ] ||
+		die "no kselftest matches '$PROGRAMS'; there are: $(selftest_programs | paste -sd' ')"
+}
+
+# The programs that the Makefile declares.
+selftest_programs()
+{
+	sed -n 's/^TEST_\(GEN_\)\?PROGS[[:space:]]*[:+]\?=[[:space:]]*//p' \
+		"$ROOT/selftests/cow/Makefile" | tr -s ' \t' '\n\n' | sort -u | sed '/^$/d'
+}
+
+filtered_programs()
+{
+	local program
+	for program in $(selftest_programs); do
+		# shellcheck disable=SC2254 # a glob on purpose
+		case "$program" in
+		${PROGRAMS:-*}) echo "$program" ;;
+		esac
+	done
+}
+
+# install_selftests TREE DIR [ARCH]: DIR/install as make install leaves it.
+# FORCE_TARGETS: a test that does not compile must not be left out silently.
+install_selftests()
+{
+	local tree=$1 dir=$2
+	make_flags
+	mkdir -p "$dir/build"
+	lock "$(out_label "$dir" | tr / -)"
+	step "kernel headers" selftests.log \
+		kmake "$tree" "$dir/build" x86_64 headers ||
+		die "make headers failed; log: $LOGS/selftests.log"
+	rm -rf "$dir/install"
+	step "building the kselftests" selftests.log \
+		make_selftests "$tree" "$dir" ||
+		die "the kselftests do not build; log: $LOGS/selftests.log"
+	selftest_archive "$dir/install" "$SCRATCH/job.cpio.tests"
+	unlock "$(out_label "$dir" | tr / -)"
+}
+
+make_selftests()
+{
+	nice make -s -C "$1/tools/testing/selftests" O="$2/build" TARGETS=cow FORCE_TARGETS=1 \
+		SKIP_TARGETS='' INSTALL_PATH="$2/install" -j"$JOBS" install
+}
+
+# What the installed runner and the tests need in the guest.
+selftest_archive()
+{
+	local install=$1 dir file
+	dir=$(mktemp -d "$SCRATCH/tests.XXX")
+	mkdir -p "$dir/kselftest" "$dir/usr/bin"
+	cp -a "$install/." "$dir/kselftest/"
+	find "$install" -type f -perm -u+x | while read -r file; do
+		program_libraries "$file"
+	done | sort -u | while read -r file; do
+		mkdir -p "$dir$(dirname "$file")"
+		cp -L "$file" "$dir$file"
+	done
+	copy_program "$dir" "$(type -P timeout)" /usr/bin/timeout
+	copy_perl "$dir"
+	pack "$dir" "$2"
+}
+
+# The runner prefixes lines by perl as they come; by sed only at the end.
+copy_perl()
+{
+	local modules
+	modules=$(echo /usr/lib/*/perl-base)
+	[ -x /usr/bin/perl ] && [ -d "$modules" ] || return 0
+	copy_program "$1" /usr/bin/perl
+	mkdir -p "$1$modules"
+	cp -aL "$modules/." "$1$modules/"
+}
+
+# The job: the runner, with one test of a program chosen by its own -r.
+selftest_job()
+{
+	local program arguments=() variable
+	for program in $(filtered_programs); do
+		arguments+=(-t "cow:$program")
+		if [ -n "$TEST" ]; then
+			variable=KSELFTEST_$(printf %s "$program" | tr -c '[:alnum:]_' _ | tr '[:lower:]' '[:upper:]')_ARGS
+			echo "export $variable='-r $TEST'"
+		fi
+	done
+	echo 'cd /kselftest || exit 2'
+	printf 'exec ./run_kselftest.sh '
+	[ ${#arguments[@]} -eq 0 ] || shell_words "${arguments[@]}"
+	echo
+}
+
+# run_selftests: boots the kernel of need_kernel, records every test
+run_selftests()
+{
+	local dir=$LOGS/guest
+	mkdir -p "$SCRATCH/job.dir"
+	selftest_job > "$SCRATCH/job.dir/job"
+	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
+	base_archive "$SCRATCH/base.cpio"
+	cat "$SCRATCH"/{base.cpio,job.cpio.tests,job.cpio} > "$SCRATCH/initramfs"
+	is_terminal || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
+	STREAM= run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	record_ktap "$dir/job.log"
+	[ -z "$WHY" ] || record fail guest "$WHY"
+	[ -z "$SPLATS" ] || record fail console "$(printf '%s\n' "$SPLATS" | head -n 1)"
+	report_guest "$dir" || true
+	check_filter_hit "$dir/job.log"
+	show_failures "$dir/job.log"
+	[ -z "$VERBOSE" ] || cat "$dir/job.log"
+}
+
+check_filter_hit()
+{
+	[ -z "$TEST" ] || ! grep -q 'No test .*\|No tests\? .*run' "$1" || [ -n "$WHY" ] ||
+		[ "$(count_results pass)" -gt 0 ] ||
+		die "no test '$TEST' in $PROGRAMS; its tests: see './run_tests.sh list tests'"
+}
+
+# show_failures LOG: what stands before each 'not ok', for a start
+show_failures()
+{
+	local lines
+	lines=$(grep -c '^\(# \)\?not ok' "$1" || true)
+	[ "$lines" -gt 0 ] || return 0
+	say "failures in $1:"
+	grep -B 6 '^\(# \)\?not ok' "$1" | grep -v '^# ok\|^--$' | head -n 40 | sed 's/^/  | /' >&2
+}
