@@ -114,6 +114,20 @@ probe_kvm()
 	fi
 }
 
+# uml_preload: prints what LD_PRELOAD must name for the kernel of
+# need_kernel um: see fixtures/um/xstate.c
+uml_preload()
+{
+	local source=$ROOT/fixtures/um/xstate.c library=$OUT/xstate.so
+	if ! grep -qs host_fp_size "$OUT/../tree/arch/x86/um/os-Linux/registers.c"; then
+		[ "$library" -nt "$source" ] || {
+			gcc -O2 -shared -fPIC -o "$library.$$" "$source" -ldl &&
+				mv "$library.$$" "$library"
+		}
+		echo "$library"
+	fi
+}
+
 #
 # Booting
 #
@@ -166,7 +180,7 @@ start_guest()
 	um)
 		# UML polls its lines, which regular files do not bear: pipes.
 		# shellcheck disable=SC2046 # words on purpose
-		setsid "$KERNEL_IMAGE" mem=1G initrd="$initramfs" \
+		LD_PRELOAD=$(uml_preload) setsid "$KERNEL_IMAGE" mem=1G initrd="$initramfs" \
 			con=null con0=null,fd:1 ssl=null ssl1=null,fd:3 ssl2=null,fd:4 \
 			$(kernel_arguments "$arch") \
 			< /dev/null 4> >(exec cat >> "$dir/status") \
