@@ -1,0 +1,1598 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * KUnit tests for copying ahead in copy-on-write faults: real faults in a real
+ * address space, whose pages are shared with a second one as fork() does it.
+ *
+ * Each test looks at a region of a few pages. What is mapped there, in both
+ * address spaces, with all counts, is noted before the fault and compared with
+ * what is found after it.
+ */
+#include <kunit/static_stub.h>
+#include <kunit/test.h>
+#include <linux/bitmap.h>
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mman.h>
+#include <linux/mmu_notifier.h>
+#include <linux/pgtable.h>
+#include <linux/rmap.h>
+#include <linux/sched/mm.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+
+#include <asm/tlbflush.h>
+
+#include "../cow.h"
+#include "../internal.h"
+#include "../vma.h"
+
+/* Pages of the region: the fault, the largest window, and more on both sides. */
+#define NR_PAGES	24
+/* Where most tests write. */
+#define FAULT		4
+/* Of the address space in front of what most tests look at. */
+#define FIRST		64
+
+#define ALL_PAGES	GENMASK(NR_PAGES - 1, 0)
+/* The pages that a fault at FAULT replaces if it copies @n pages ahead. */
+#define COPIED(n)	GENMASK(FAULT + (n), FAULT)
+
+#define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
+
+/**
+ * struct page_state - what one address space has at one page of the region
+ * @pte: the PTE
+ * @page: the page, NULL if there is none with a struct page to look at
+ * @mapcount: of @page's folio
+ * @refs: of @page's folio
+ */
+struct page_state {
+	pte_t pte;
+	struct page *page;
+	int mapcount;
+	int refs;
+};
+
+/**
+ * struct space - an address space
+ * @mm: it
+ * @pages: the state of the region
+ * @anon: anonymous pages that are accounted to it
+ */
+struct space {
+	struct mm_struct *mm;
+	struct page_state pages[NR_PAGES];
+	s64 anon;
+};
+
+/* The counters of mm/cow_precopy.c, which are never reset. */
+struct counts {
+	unsigned long attempts;
+	unsigned long success;
+	unsigned long skips[NR_COW_SKIPS];
+};
+
+/**
+ * struct fixture - what a test has
+ * @parent: the address space that the test's thread runs in
+ * @child: the one that shares its pages
+ * @base: start of the VMA that all tests use, and of a page table
+ * @end: its end; another VMA follows
+ * @region: address of the first page of the region
+ * @before: counters before the fault
+ * @was_on: vm.cow_precopy before the test
+ * @old_window: vm.cow_precopy_pages before the test
+ * @race: what happens to the region while the page table is not locked
+ * @raced: @race was called
+ * @copies: what was allocated to copy ahead, with a reference held
+ * @nr_copies: how many
+ * @nr_charges: how often a copy was to be charged
+ */
+struct fixture {
+	struct space parent;
+	struct space child;
+	unsigned long base;
+	unsigned long end;
+	unsigned long region;
+	struct counts before;
+	bool was_on;
+	int old_window;
+	void (*race)(struct kunit *test);
+	bool raced;
+	struct folio *copies[COW_PRECOPY_MAX_PAGES];
+	unsigned int nr_copies;
+	unsigned int nr_charges;
+};
+
+static unsigned long page_addr(struct kunit *test, unsigned int i)
+{
+	struct fixture *f = test->priv;
+
+	return f->region + i * PAGE_SIZE;
+}
+
+/*
+ * Looking at address spaces
+ */
+
+/* Allocates the page table where there is none; that does no harm. */
+static pte_t read_pte(struct kunit *test, struct mm_struct *mm, unsigned long addr)
+{
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+	pte_t pte;
+
+	ptep = get_locked_pte(mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	pte = ptep_get(ptep);
+	pte_unmap_unlock(ptep, ptl);
+	return pte;
+}
+
+static struct page *read_page(struct kunit *test, struct mm_struct *mm, unsigned int i)
+{
+	pte_t pte = read_pte(test, mm, page_addr(test, i));
+
+	return pte_present(pte) ? pte_page(pte) : NULL;
+}
+
+static struct page_state read_state(struct kunit *test, struct mm_struct *mm,
+				    unsigned int i)
+{
+	struct page_state state = {
+		.pte = read_pte(test, mm, page_addr(test, i)),
+	};
+	struct folio *folio;
+
+	if (!pte_present(state.pte) || is_zero_pfn(pte_pfn(state.pte)))
+		return state;
+	state.page = pte_page(state.pte);
+	folio = page_folio(state.page);
+	state.mapcount = folio_mapcount(folio);
+	state.refs = folio_ref_count(folio);
+	return state;
+}
+
+static s64 read_anon(struct mm_struct *mm)
+{
+	return percpu_counter_sum(&mm->rss_stat[MM_ANONPAGES]);
+}
+
+static void read_counts(struct counts *counts)
+{
+	int why;
+
+	counts->attempts = cow_precopy_attempts();
+	counts->success = cow_precopy_successes();
+	for (why = 0; why < NR_COW_SKIPS; why++)
+		counts->skips[why] = cow_precopy_skips(why);
+}
+
+static void note_space(struct kunit *test, struct space *space)
+{
+	unsigned int i;
+
+	space->anon = read_anon(space->mm);
+	for (i = 0; i < NR_PAGES; i++)
+		space->pages[i] = read_state(test, space->mm, i);
+}
+
+/* Note everything that the expectations below compare with. */
+static void note(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	/* A folio on its way to an LRU list has a reference more. */
+	lru_add_drain_all();
+	note_space(test, &f->parent);
+	note_space(test, &f->child);
+	read_counts(&f->before);
+}
+
+/* Each page of the region has other content, from which its number is read. */
+static u8 page_byte(unsigned int i)
+{
+	return 0x40 + i;
+}
+
+static void fill_page(struct page *page, u8 byte)
+{
+	void *addr = kmap_local_page(page);
+
+	memset(addr, byte, PAGE_SIZE);
+	flush_dcache_page(page);
+	kunmap_local(addr);
+}
+
+static bool page_has(struct page *page, u8 byte)
+{
+	void *addr = kmap_local_page(page);
+	bool same = !memchr_inv(addr, byte, PAGE_SIZE);
+
+	kunmap_local(addr);
+	return same;
+}
+
+/*
+ * Changing address spaces
+ */
+
+/* With mmap_lock held for reading. */
+static void fault_locked(struct kunit *test, unsigned int i, unsigned int flags)
+{
+	unsigned long addr = page_addr(test, i);
+	struct vm_area_struct *vma = vma_lookup(current->mm, addr);
+	vm_fault_t ret;
+
+	if (!vma) {
+		KUNIT_FAIL(test, "no VMA for page %u", i);
+		return;
+	}
+	ret = handle_mm_fault(vma, addr, flags, NULL);
+	KUNIT_EXPECT_FALSE_MSG(test, ret & (VM_FAULT_ERROR | VM_FAULT_RETRY |
+					    VM_FAULT_COMPLETED),
+			       "fault at page %u returned %#x", i, (unsigned int)ret);
+}
+
+static void fault(struct kunit *test, unsigned int i, unsigned int flags)
+{
+	mmap_read_lock(current->mm);
+	fault_locked(test, i, flags);
+	mmap_read_unlock(current->mm);
+}
+
+static void write_fault(struct kunit *test, unsigned int i)
+{
+	fault(test, i, WRITE_FLAGS);
+}
+
+/*
+ * A write that copies nothing ahead, so that it changes one page only. It is
+ * what another thread does in the tests of races.
+ */
+static void write_alone(struct kunit *test, unsigned int i)
+{
+	fault(test, i, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+}
+
+static void populate(struct kunit *test, unsigned long pages)
+{
+	struct page *page;
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES) {
+		write_alone(test, i);
+		page = read_page(test, current->mm, i);
+		KUNIT_ASSERT_NOT_NULL(test, page);
+		fill_page(page, page_byte(i));
+	}
+}
+
+/* As munmap() would, but also where mmap_lock is held for reading. */
+static pte_t take_page(struct kunit *test, struct mm_struct *mm, unsigned int i)
+{
+	unsigned long addr = page_addr(test, i);
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
+	struct page *page;
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+	pte_t pte;
+
+	ptep = get_locked_pte(mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	pte = ptep_clear_flush(vma, addr, ptep);
+	page = pte_page(pte);
+	folio_remove_rmap_pte(page_folio(page), page, vma);
+	dec_mm_counter(mm, MM_ANONPAGES);
+	pte_unmap_unlock(ptep, ptl);
+	return pte;
+}
+
+static void unmap_page_of(struct kunit *test, struct mm_struct *mm, unsigned int i)
+{
+	put_page(pte_page(take_page(test, mm, i)));
+}
+
+static void replace_pte(struct kunit *test, struct mm_struct *mm, unsigned int i,
+			pte_t pte)
+{
+	unsigned long addr = page_addr(test, i);
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+
+	ptep = get_locked_pte(mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	set_pte_at(mm, addr, ptep, pte);
+	pte_unmap_unlock(ptep, ptl);
+}
+
+/*
+ * There is no swap device; the entry must be gone before anybody looks it up.
+ * The page's reference is kept, as the swap cache would.
+ */
+static void swap_out(struct kunit *test, unsigned int i)
+{
+	take_page(test, current->mm, i);
+	inc_mm_counter(current->mm, MM_SWAPENTS);
+	replace_pte(test, current->mm, i, swp_entry_to_pte(swp_entry(0, 1)));
+}
+
+static void drop_swap_entry(struct kunit *test, unsigned int i, struct page *page)
+{
+	replace_pte(test, current->mm, i, __pte(0));
+	dec_mm_counter(current->mm, MM_SWAPENTS);
+	put_page(page);
+}
+
+/* As mprotect(PROT_READ) would, but also in the middle of a fault. */
+static void write_protect(struct kunit *test, unsigned int i)
+{
+	unsigned long addr = page_addr(test, i);
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+
+	ptep = get_locked_pte(current->mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	ptep_set_wrprotect(current->mm, addr, ptep);
+	flush_tlb_page(vma_lookup(current->mm, addr), addr);
+	pte_unmap_unlock(ptep, ptl);
+}
+
+static void change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clear)
+{
+	struct vm_area_struct *vma;
+
+	mmap_write_lock(current->mm);
+	vma = vma_lookup(current->mm, page_addr(test, 0));
+	if (vma)
+		vm_flags_mod(vma, set, clear);
+	mmap_write_unlock(current->mm);
+	KUNIT_ASSERT_NOT_NULL(test, vma);
+}
+
+static int dup_vma(struct mm_struct *mm, struct vm_area_struct *vma)
+{
+	struct vm_area_struct *new = vm_area_dup(vma);
+	int ret;
+
+	if (!new)
+		return -ENOMEM;
+	new->vm_mm = mm;
+	/* insert_vm_struct() wants a VMA that has not been written to. */
+	new->anon_vma = NULL;
+	ret = insert_vm_struct(mm, new);
+	if (ret) {
+		vm_area_free(new);
+		return ret;
+	}
+	/* It is in the tree: mmput() frees it from here on. */
+	if (new->vm_file)
+		get_file(new->vm_file);
+	ret = anon_vma_fork(new, vma);
+	return ret ?: copy_page_range(new, vma);
+}
+
+static void mmput_action(void *mm)
+{
+	mmput(mm);
+}
+
+/* Share all pages with a second address space, as fork() does. */
+static void share(struct kunit *test)
+{
+	struct mm_struct *mm = current->mm;
+	struct fixture *f = test->priv;
+	struct mm_struct *child = mm_alloc();
+	struct vm_area_struct *vma;
+	int ret = 0;
+
+	KUNIT_ASSERT_NOT_NULL(test, child);
+	KUNIT_ASSERT_EQ(test,
+			kunit_add_action_or_reset(test, mmput_action, child), 0);
+	child->task_size = TASK_SIZE;
+
+	mmap_write_lock(mm);
+	mmap_write_lock_nested(child, SINGLE_DEPTH_NESTING);
+	{
+		VMA_ITERATOR(vmi, mm, 0);
+
+		for_each_vma(vmi, vma) {
+			ret = dup_vma(child, vma);
+			if (ret)
+				break;
+		}
+	}
+	mmap_write_unlock(child);
+	flush_tlb_mm(mm);
+	mmap_write_unlock(mm);
+
+	f->child.mm = child;
+	KUNIT_ASSERT_EQ(test, ret, 0);
+}
+
+/*
+ * Expectations
+ */
+
+static void expect_content(struct kunit *test, struct space *space, unsigned int i)
+{
+	struct page *page = read_page(test, space->mm, i);
+
+	if (space->pages[i].page && page)
+		KUNIT_EXPECT_TRUE_MSG(test, page_has(page, page_byte(i)),
+				      "content of page %u", i);
+}
+
+/* @refs: how many references fewer than before the fault the page has. */
+static void expect_less(struct kunit *test, struct space *space, unsigned int i,
+			int maps, int refs)
+{
+	struct page_state *was = &space->pages[i];
+	struct page_state is = read_state(test, space->mm, i);
+
+	KUNIT_EXPECT_EQ_MSG(test, pte_val(is.pte), pte_val(was->pte), "PTE %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount - maps,
+			    "mapcount of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs - refs,
+			    "references to page %u", i);
+	expect_content(test, space, i);
+}
+
+static void expect_unchanged(struct kunit *test, unsigned int i)
+{
+	struct fixture *f = test->priv;
+
+	expect_less(test, &f->parent, i, 0, 0);
+	expect_less(test, &f->child, i, 0, 0);
+}
+
+/* The parent has a page of its own, and the child what it had. */
+static void expect_copied(struct kunit *test, unsigned int i)
+{
+	struct fixture *f = test->priv;
+	struct page_state is = read_state(test, f->parent.mm, i);
+
+	expect_less(test, &f->child, i, 1, 1);
+	KUNIT_EXPECT_TRUE_MSG(test, pte_present(is.pte), "PTE %u", i);
+	if (!is.page)
+		return;
+	KUNIT_EXPECT_PTR_NE_MSG(test, is.page, f->parent.pages[i].page,
+				"page %u was not copied", i);
+	KUNIT_EXPECT_TRUE_MSG(test, pte_write(is.pte), "PTE %u is read-only", i);
+	KUNIT_EXPECT_TRUE_MSG(test, pte_dirty(is.pte), "PTE %u is clean", i);
+	KUNIT_EXPECT_TRUE_MSG(test, PageAnon(is.page) && PageAnonExclusive(is.page),
+			      "page %u is not exclusive", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, 1, "mapcount of the copy of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, 1, "references to the copy of page %u", i);
+	KUNIT_EXPECT_TRUE_MSG(test, folio_test_lru(page_folio(is.page)),
+			      "the copy of page %u is on no LRU list", i);
+	expect_content(test, &f->parent, i);
+	if (is.page == f->parent.pages[i].page)
+		return;
+	/* What the parent writes, the child must not see. */
+	fill_page(is.page, 0xee);
+	expect_content(test, &f->child, i);
+}
+
+/* Of the region, the fault replaced the pages @copied, and nothing else. */
+static void expect_region(struct kunit *test, unsigned long copied)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (test_bit(i, &copied))
+			expect_copied(test, i);
+		else
+			expect_unchanged(test, i);
+	}
+	KUNIT_EXPECT_EQ(test, read_anon(f->parent.mm), f->parent.anon);
+	KUNIT_EXPECT_EQ(test, read_anon(f->child.mm), f->child.anon);
+}
+
+/* @success pages were copied ahead, @skipped left out for the reason @why. */
+static void expect_counts(struct kunit *test, unsigned int success,
+			  enum cow_skip why, unsigned int skipped)
+{
+	struct fixture *f = test->priv;
+	struct counts now;
+	int i;
+
+	read_counts(&now);
+	KUNIT_EXPECT_EQ(test, now.attempts - f->before.attempts, success + skipped);
+	KUNIT_EXPECT_EQ(test, now.success - f->before.success, success);
+	for (i = 0; i < NR_COW_SKIPS; i++)
+		KUNIT_EXPECT_EQ_MSG(test, now.skips[i] - f->before.skips[i],
+				    i == why ? skipped : 0, "reason %d", i);
+}
+
+/*
+ * Stubs
+ */
+
+static void race_stub(struct vm_fault *vmf)
+{
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
+
+	/* The race may be a fault, too. */
+	if (f->raced)
+		return;
+	f->raced = true;
+	f->race(test);
+}
+
+/* Holds a reference, to see later whether the fault has dropped its own. */
+static struct folio *alloc_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
+	struct page *page = alloc_page(GFP_HIGHUSER_MOVABLE);
+
+	if (!page || f->nr_copies == ARRAY_SIZE(f->copies)) {
+		KUNIT_FAIL(test, "no memory, or more asked for than the window has");
+		return NULL;
+	}
+	get_page(page);
+	f->copies[f->nr_copies++] = page_folio(page);
+	return page_folio(page);
+}
+
+static struct folio *no_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+
+	f->nr_copies++;
+	return NULL;
+}
+
+static int no_charge_stub(struct folio *folio, struct mm_struct *mm)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+
+	f->nr_charges++;
+	return -ENOMEM;
+}
+
+/*
+ * Of the copies that were made, @mapped are mapped now, and nobody has a
+ * reference to the others.
+ */
+static void expect_copies(struct kunit *test, unsigned int made, unsigned int mapped)
+{
+	struct fixture *f = test->priv;
+	unsigned int i, nr = 0;
+
+	lru_add_drain_all();
+	KUNIT_EXPECT_EQ(test, f->nr_copies, made);
+	for (i = 0; i < f->nr_copies; i++) {
+		struct folio *copy = f->copies[i];
+		bool is_mapped = folio_mapped(copy);
+
+		nr += is_mapped;
+		KUNIT_EXPECT_EQ_MSG(test, folio_ref_count(copy), is_mapped ? 2 : 1,
+				    "references to copy %u", i);
+		folio_put(copy);
+	}
+	KUNIT_EXPECT_EQ(test, nr, mapped);
+	f->nr_copies = 0;
+}
+
+/*
+ * Fixture
+ */
+
+static void set_window(unsigned int pages)
+{
+	WRITE_ONCE(sysctl_cow_precopy_pages, pages);
+}
+
+/* Look at the pages from the one that has number @first in the first VMA. */
+static void look_at(struct kunit *test, unsigned long first)
+{
+	struct fixture *f = test->priv;
+
+	f->region = f->base + first * PAGE_SIZE;
+}
+
+/* Share the pages @pages of the region, and note what there is. */
+static void share_pages(struct kunit *test, unsigned long pages)
+{
+	populate(test, pages);
+	share(test);
+	note(test);
+}
+
+static void map_fixed(struct kunit *test, unsigned long addr, unsigned long len,
+		      unsigned long flags)
+{
+	struct vm_area_struct *vma;
+
+	KUNIT_ASSERT_EQ(test,
+			vm_mmap(NULL, addr, len, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | flags, 0),
+			addr);
+	mmap_write_lock(current->mm);
+	vma = vma_lookup(current->mm, addr);
+	if (vma)
+		vm_flags_set(vma, VM_NOHUGEPAGE);
+	mmap_write_unlock(current->mm);
+	KUNIT_ASSERT_NOT_NULL(test, vma);
+	KUNIT_ASSERT_EQ(test, vma->vm_start, addr);
+}
+
+/*
+ * The first VMA begins with a page table and ends in the middle of the next.
+ * The second follows at once; another flag keeps the two from being merged.
+ */
+static int cow_precopy_test_init(struct kunit *test)
+{
+	struct fixture *f = kunit_kzalloc(test, sizeof(*f), GFP_KERNEL);
+	unsigned long addr;
+
+	KUNIT_ASSERT_NOT_NULL(test, f);
+	f->was_on = static_key_enabled(&cow_precopy_key);
+	f->old_window = sysctl_cow_precopy_pages;
+	test->priv = f;
+
+	addr = kunit_vm_mmap(test, NULL, 0, 4 * PMD_SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, 0);
+	KUNIT_ASSERT_NE(test, addr, 0);
+	KUNIT_ASSERT_LT(test, addr, TASK_SIZE);
+	f->base = ALIGN(addr, PMD_SIZE);
+	KUNIT_ASSERT_EQ(test, vm_munmap(addr, 4 * PMD_SIZE), 0);
+	f->end = f->base + PMD_SIZE + 2 * FIRST * PAGE_SIZE;
+	map_fixed(test, f->base, f->end - f->base, 0);
+	map_fixed(test, f->end, FIRST * PAGE_SIZE, MAP_NORESERVE);
+
+	f->parent.mm = current->mm;
+	look_at(test, FIRST);
+	set_window(COW_PRECOPY_MAX_PAGES);
+	static_branch_enable(&cow_precopy_key);
+	return 0;
+}
+
+/* Runs in another thread, when the parent's address space is gone. */
+static void cow_precopy_test_exit(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	if (!f)
+		return;
+	if (!f->was_on)
+		static_branch_disable(&cow_precopy_key);
+	set_window(f->old_window);
+}
+
+/*
+ * The window
+ */
+
+struct size_case {
+	const char *desc;
+	unsigned int pages;
+};
+
+static const struct size_case size_cases[] = {
+	{ "1 page", 1 },
+	{ "2 pages", 2 },
+	{ "3 pages", 3 },
+	{ "7 pages", 7 },
+	{ "8 pages", 8 },
+	{ "14 pages", 14 },
+	{ "15 pages", 15 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(size, size_cases, desc);
+
+static void copies_the_window(struct kunit *test)
+{
+	const struct size_case *c = test->param_value;
+
+	set_window(c->pages);
+	share_pages(test, ALL_PAGES);
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(c->pages));
+	expect_counts(test, c->pages, COW_SKIP_NONE, 0);
+}
+
+/* Write as a program does, which faults only where it has to. */
+static unsigned int write_upward(struct kunit *test)
+{
+	unsigned int i, faults = 0;
+
+	for (i = 0; i < NR_PAGES; i++) {
+		if (!pte_write(read_pte(test, current->mm, page_addr(test, i)))) {
+			write_fault(test, i);
+			faults++;
+		}
+	}
+	return faults;
+}
+
+static void sequential_walk(struct kunit *test)
+{
+	const struct size_case *c = test->param_value;
+	unsigned int copies = DIV_ROUND_UP(NR_PAGES, c->pages + 1);
+	/* The last window reaches over the region, to where nothing is mapped. */
+	unsigned int rest = copies * (c->pages + 1) - NR_PAGES;
+
+	set_window(c->pages);
+	share_pages(test, ALL_PAGES);
+	KUNIT_EXPECT_EQ(test, write_upward(test), copies);
+	expect_region(test, ALL_PAGES);
+	expect_counts(test, NR_PAGES - copies, COW_SKIP_NOTPRESENT, rest);
+}
+
+static void switched_off(struct kunit *test)
+{
+	static_branch_disable(&cow_precopy_key);
+	share_pages(test, ALL_PAGES);
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(0));
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/*
+ * The bounds. The region lies across the boundary, all of it is shared.
+ */
+
+struct bound_case {
+	const char *desc;
+	unsigned int before;
+	unsigned int window;
+	unsigned int copied;
+	unsigned int skipped;
+};
+
+/* The fault is @before pages before the last one in front of the boundary. */
+static const struct bound_case bound_cases[] = {
+	{ "from the last page", 0, 1, 0, 1 },
+	{ "from the last page, largest window", 0, 15, 0, 1 },
+	{ "onto the last page", 1, 1, 1, 0 },
+	{ "one past the last page", 1, 2, 1, 1 },
+	{ "up to the last page", 7, 7, 7, 0 },
+	{ "over the last page, largest window", 7, 15, 7, 1 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
+
+/* @boundary: the page number of the first page behind it */
+static void test_bound(struct kunit *test, unsigned long boundary, enum cow_skip why)
+{
+	const struct bound_case *c = test->param_value;
+	unsigned int at = NR_PAGES / 2 - 1 - c->before;
+
+	set_window(c->window);
+	look_at(test, boundary - NR_PAGES / 2);
+	share_pages(test, ALL_PAGES);
+	write_fault(test, at);
+	expect_region(test, GENMASK(at + c->copied, at));
+	expect_counts(test, c->copied, why, c->skipped);
+}
+
+static void vma_end(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	test_bound(test, (f->end - f->base) >> PAGE_SHIFT, COW_SKIP_VMA);
+}
+
+static void pmd_boundary(struct kunit *test)
+{
+	test_bound(test, PMD_SIZE >> PAGE_SHIFT, COW_SKIP_PMD);
+}
+
+/* Where both end, it is the VMA's end that counts. */
+static void vma_end_at_pmd_boundary(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	KUNIT_ASSERT_EQ(test, vm_munmap(f->base + PMD_SIZE, f->end - f->base - PMD_SIZE),
+			0);
+	f->end = f->base + PMD_SIZE;
+	map_fixed(test, f->end, FIRST * PAGE_SIZE, MAP_NORESERVE);
+	test_bound(test, PMD_SIZE >> PAGE_SHIFT, COW_SKIP_VMA);
+}
+
+/*
+ * One neighbour is not like the others. It is left out; those on both sides
+ * of it are copied.
+ */
+
+#define ODD	(FAULT + 2)
+
+static struct folio *odd_folio(struct kunit *test)
+{
+	struct page *page = read_page(test, current->mm, ODD);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	return page_folio(page);
+}
+
+static void odd_read(struct kunit *test)
+{
+	fault(test, ODD, FAULT_FLAG_USER);
+	KUNIT_ASSERT_TRUE(test, is_zero_pfn(pte_pfn(read_pte(test, current->mm,
+							     page_addr(test, ODD)))));
+}
+
+static void odd_zap(struct kunit *test)
+{
+	unmap_page_of(test, current->mm, ODD);
+}
+
+static void odd_swap_out(struct kunit *test)
+{
+	swap_out(test, ODD);
+}
+
+/* The child has the page that was swapped out. */
+static void odd_swap_back(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	drop_swap_entry(test, ODD, f->child.pages[ODD].page);
+}
+
+static void odd_write(struct kunit *test)
+{
+	write_alone(test, ODD);
+	fill_page(&odd_folio(test)->page, page_byte(ODD));
+}
+
+static void odd_write_and_protect(struct kunit *test)
+{
+	odd_write(test);
+	write_protect(test, ODD);
+	KUNIT_ASSERT_TRUE(test, PageAnonExclusive(&odd_folio(test)->page));
+}
+
+static void odd_unshare(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	unmap_page_of(test, f->child.mm, ODD);
+	KUNIT_ASSERT_FALSE(test, PageAnonExclusive(&odd_folio(test)->page));
+}
+
+static void odd_pin(struct kunit *test)
+{
+	folio_ref_add(odd_folio(test), GUP_PIN_COUNTING_BIAS);
+}
+
+static void odd_unpin(struct kunit *test)
+{
+	folio_put_refs(odd_folio(test), GUP_PIN_COUNTING_BIAS);
+}
+
+/* Anonymous pages have bit 0 of folio->mapping, KSM pages bits 0 and 1. */
+static void odd_ksm(struct kunit *test)
+{
+	struct folio *folio = odd_folio(test);
+
+	folio->mapping = (void *)((unsigned long)folio->mapping | 3);
+	KUNIT_EXPECT_TRUE(test, folio_test_ksm(folio));
+}
+
+static void odd_unksm(struct kunit *test)
+{
+	struct folio *folio = odd_folio(test);
+
+	folio->mapping = (void *)(((unsigned long)folio->mapping & ~3UL) | 1);
+}
+
+/* It has been put on an LRU list for what it is, and must be taken off as that. */
+static void odd_lazyfree(struct kunit *test)
+{
+	lru_add_drain_all();
+	folio_clear_swapbacked(odd_folio(test));
+}
+
+static void odd_unlazyfree(struct kunit *test)
+{
+	folio_set_swapbacked(odd_folio(test));
+}
+
+static void odd_poison(struct kunit *test)
+{
+	SetPageHWPoison(&odd_folio(test)->page);
+}
+
+static void odd_unpoison(struct kunit *test)
+{
+	ClearPageHWPoison(&odd_folio(test)->page);
+}
+
+static void odd_protnone(struct kunit *test)
+{
+	pte_t pte = read_pte(test, current->mm, page_addr(test, ODD));
+
+	replace_pte(test, current->mm, ODD, pte_modify(pte, PAGE_NONE));
+}
+
+/**
+ * struct odd_case - how a neighbour may differ
+ * @desc: in words
+ * @hole: it is not written to before the others are shared
+ * @early: is called before the pages are shared
+ * @late: is called after that
+ * @undo: is called at the end
+ * @needs: can it be in this configuration?
+ * @why: what it is left out for
+ */
+struct odd_case {
+	const char *desc;
+	bool hole;
+	void (*early)(struct kunit *test);
+	void (*late)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+	enum cow_skip why;
+};
+
+static const struct odd_case odd_cases[] = {
+	{
+		.desc = "never touched",
+		.hole = true,
+		.needs = true,
+		.why = COW_SKIP_NOTPRESENT,
+	}, {
+		.desc = "unmapped",
+		.late = odd_zap,
+		.needs = true,
+		.why = COW_SKIP_NOTPRESENT,
+	}, {
+		.desc = "swapped out",
+		.late = odd_swap_out,
+		.undo = odd_swap_back,
+		.needs = true,
+		.why = COW_SKIP_NOTPRESENT,
+	}, {
+		.desc = "written to already",
+		.late = odd_write,
+		.needs = true,
+		.why = COW_SKIP_WRITABLE,
+	}, {
+		.desc = "zero page",
+		.hole = true,
+		.early = odd_read,
+		.needs = true,
+		.why = COW_SKIP_NOTANON,
+	}, {
+		.desc = "exclusive, read-only",
+		.late = odd_write_and_protect,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "unmapped by the child",
+		.late = odd_unshare,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "pinned",
+		.late = odd_pin,
+		.undo = odd_unpin,
+		.needs = true,
+		.why = COW_SKIP_PINNED,
+	}, {
+		.desc = "KSM page",
+		.late = odd_ksm,
+		.undo = odd_unksm,
+		.needs = IS_ENABLED(CONFIG_KSM),
+		.why = COW_SKIP_KSM,
+	}, {
+		.desc = "MADV_FREE",
+		.late = odd_lazyfree,
+		.undo = odd_unlazyfree,
+		.needs = true,
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "hwpoison",
+		.late = odd_poison,
+		.undo = odd_unpoison,
+		.needs = IS_ENABLED(CONFIG_MEMORY_FAILURE),
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "NUMA hinting",
+		.late = odd_protnone,
+		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING),
+		.why = COW_SKIP_SPECIAL,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(odd, odd_cases, desc);
+
+static void odd_neighbour(struct kunit *test)
+{
+	const struct odd_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	set_window(3);
+	populate(test, c->hole ? ALL_PAGES & ~BIT(ODD) : ALL_PAGES);
+	if (c->early)
+		c->early(test);
+	share(test);
+	if (c->late)
+		c->late(test);
+	note(test);
+
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_counts(test, 2, c->why, 1);
+	if (c->undo)
+		c->undo(test);
+}
+
+/* The region is a private mapping of a file; one page was only read. */
+static void file_neighbour(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned long addr, len = NR_PAGES * PAGE_SIZE;
+	struct vm_area_struct *vma;
+	struct file *file = NULL;
+
+	/* What is shared and anonymous is a file in truth. */
+	addr = kunit_vm_mmap(test, NULL, 0, len, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS, 0);
+	KUNIT_ASSERT_NE(test, addr, 0);
+	KUNIT_ASSERT_LT(test, addr, TASK_SIZE);
+	mmap_read_lock(current->mm);
+	vma = vma_lookup(current->mm, addr);
+	if (vma)
+		file = vma->vm_file;
+	mmap_read_unlock(current->mm);
+	KUNIT_ASSERT_NOT_NULL(test, file);
+	KUNIT_ASSERT_EQ(test,
+			vm_mmap(file, f->base, len, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_FIXED, 0),
+			f->base);
+	KUNIT_ASSERT_EQ(test, vm_munmap(addr, len), 0);
+	look_at(test, 0);
+	change_vma_flags(test, VM_NOHUGEPAGE, 0);
+
+	set_window(3);
+	fault(test, ODD, FAULT_FLAG_USER);
+	KUNIT_ASSERT_FALSE(test, folio_test_anon(odd_folio(test)));
+	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	share_pages(test, ALL_PAGES & ~BIT(ODD));
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_counts(test, 2, COW_SKIP_NOTANON, 1);
+}
+
+/*
+ * The faulting page itself
+ */
+
+/* Nothing is copied, so nothing is copied ahead. */
+static void fault_reuses(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	struct page *page;
+
+	share_pages(test, ALL_PAGES);
+	unmap_page_of(test, f->child.mm, FAULT);
+	note(test);
+	page = f->parent.pages[FAULT].page;
+
+	write_fault(test, FAULT);
+	lru_add_drain_all();
+	KUNIT_EXPECT_PTR_EQ(test, read_page(test, current->mm, FAULT), page);
+	KUNIT_EXPECT_TRUE(test, pte_write(read_pte(test, current->mm,
+						   page_addr(test, FAULT))));
+	f->parent.pages[FAULT] = read_state(test, current->mm, FAULT);
+	expect_region(test, 0);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static void fault_on_zero_page(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	fault(test, FAULT, FAULT_FLAG_USER);
+	share_pages(test, ALL_PAGES & ~BIT(FAULT));
+	write_fault(test, FAULT);
+	lru_add_drain_all();
+	KUNIT_EXPECT_EQ(test, read_anon(current->mm), f->parent.anon + 1);
+	for (i = FAULT + 1; i < NR_PAGES; i++)
+		expect_unchanged(test, i);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+struct flags_case {
+	const char *desc;
+	unsigned int flags;
+	bool write;
+};
+
+static const struct flags_case flags_cases[] = {
+	{ "unsharing for GUP", FAULT_FLAG_USER | FAULT_FLAG_UNSHARE, false },
+	{ "write by another process", WRITE_FLAGS | FAULT_FLAG_REMOTE, true },
+};
+
+KUNIT_ARRAY_PARAM_DESC(flags, flags_cases, desc);
+
+/* The page itself is copied, as ever. */
+static void fault_is_no_plain_write(struct kunit *test)
+{
+	const struct flags_case *c = test->param_value;
+	struct fixture *f = test->priv;
+	unsigned int i;
+	pte_t pte;
+
+	share_pages(test, ALL_PAGES);
+	fault(test, FAULT, c->flags);
+	lru_add_drain_all();
+	pte = read_pte(test, current->mm, page_addr(test, FAULT));
+	KUNIT_ASSERT_TRUE(test, pte_present(pte));
+	KUNIT_EXPECT_PTR_NE(test, pte_page(pte), f->parent.pages[FAULT].page);
+	KUNIT_EXPECT_EQ(test, !!pte_write(pte), c->write);
+	for (i = FAULT + 1; i < NR_PAGES; i++)
+		expect_unchanged(test, i);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/*
+ * The VMA forbids it. One refusal is counted, whatever the window.
+ */
+
+struct refused_case {
+	const char *desc;
+	vm_flags_t set;
+	vm_flags_t clear;
+	bool needs;
+	enum cow_skip why;
+};
+
+static const struct refused_case refused_cases[] = {
+	{
+		.desc = "MADV_RANDOM",
+		.set = VM_RAND_READ,
+		.needs = true,
+		.why = COW_SKIP_MADVISE,
+	}, {
+		.desc = "userfaultfd",
+		.set = VM_UFFD_MISSING,
+		.needs = IS_ENABLED(CONFIG_USERFAULTFD),
+		.why = COW_SKIP_UFFD,
+	}, {
+		.desc = "soft-dirty tracking",
+		.clear = VM_SOFTDIRTY,
+		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
+		.why = COW_SKIP_SOFTDIRTY,
+	}, {
+		.desc = "mixed map",
+		.set = VM_MIXEDMAP,
+		.needs = true,
+		.why = COW_SKIP_SPECIAL,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(refused, refused_cases, desc);
+
+static void vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_pages(test, ALL_PAGES);
+	change_vma_flags(test, c->set, c->clear);
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(0));
+	expect_counts(test, 0, c->why, 1);
+	change_vma_flags(test, c->clear, c->set);
+}
+
+/*
+ * Races: while the page table is not locked, something happens to a neighbour
+ * or to the faulting page. The copy is not mapped and is freed, the others are
+ * mapped, and the fault is solved.
+ */
+
+/* A page of the parent is not any more what it was; note what it is now. */
+static void note_race(struct kunit *test, unsigned int i, int refs)
+{
+	struct fixture *f = test->priv;
+
+	lru_add_drain_all();
+	f->parent.pages[i] = read_state(test, f->parent.mm, i);
+	f->parent.anon = read_anon(f->parent.mm);
+	/* What only the child maps now. */
+	f->child.pages[i].mapcount--;
+	f->child.pages[i].refs -= refs;
+}
+
+static void race_write(struct kunit *test)
+{
+	fault_locked(test, ODD, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	note_race(test, ODD, 1);
+}
+
+static void race_unmap(struct kunit *test)
+{
+	odd_zap(test);
+	note_race(test, ODD, 1);
+}
+
+static void race_swap_out(struct kunit *test)
+{
+	odd_swap_out(test);
+	note_race(test, ODD, 0);
+}
+
+/* Read-only, as before, but another page. */
+static void race_write_and_protect(struct kunit *test)
+{
+	fault_locked(test, ODD, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	write_protect(test, ODD);
+	note_race(test, ODD, 1);
+}
+
+/* It was not shared with anybody but looks like it was. */
+static void race_migrate(struct kunit *test)
+{
+	pte_t pte = read_pte(test, current->mm, page_addr(test, ODD));
+
+	take_page(test, current->mm, ODD);
+	replace_pte(test, current->mm, ODD,
+		    swp_entry_to_pte(make_readable_migration_entry(pte_pfn(pte))));
+	note_race(test, ODD, 0);
+}
+
+/* A migration entry is not accounted as swap. */
+static void undo_migrate(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	replace_pte(test, current->mm, ODD, __pte(0));
+	put_page(f->child.pages[ODD].page);
+}
+
+struct race_case {
+	const char *desc;
+	void (*race)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+};
+
+static const struct race_case race_cases[] = {
+	{ "written to", race_write, NULL, true },
+	{ "unmapped", race_unmap, NULL, true },
+	{ "swapped out", race_swap_out, odd_swap_back, true },
+	{ "under migration", race_migrate, undo_migrate,
+	  IS_ENABLED(CONFIG_MIGRATION) },
+	{ "another page, write-protected", race_write_and_protect, NULL, true },
+};
+
+KUNIT_ARRAY_PARAM_DESC(race, race_cases, desc);
+
+static void start_race(struct kunit *test, void (*race)(struct kunit *test))
+{
+	struct fixture *f = test->priv;
+
+	f->race = race;
+	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_stub);
+	kunit_activate_static_stub(test, cow_precopy_unlocked, race_stub);
+}
+
+static void race_on_neighbour(struct kunit *test)
+{
+	const struct race_case *c = test->param_value;
+	struct fixture *f = test->priv;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	start_race(test, c->race);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, 3, 2);
+	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_counts(test, 2, COW_SKIP_RACE, 1);
+	if (c->undo)
+		c->undo(test);
+}
+
+static void race_write_fault_page(struct kunit *test)
+{
+	struct page *page;
+
+	fault_locked(test, FAULT, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+	page = read_page(test, current->mm, FAULT);
+	if (page)
+		fill_page(page, page_byte(FAULT));
+	note_race(test, FAULT, 1);
+}
+
+/* Another thread has solved the fault: nothing is left to do. */
+static void race_on_fault_page(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	start_race(test, race_write_fault_page);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, 3, 0);
+	expect_region(test, 0);
+	expect_counts(test, 0, COW_SKIP_RACE, 3);
+}
+
+static void race_write_all(struct kunit *test)
+{
+	unsigned int i;
+
+	for (i = FAULT + 1; i <= FAULT + 3; i++) {
+		struct page *page;
+
+		fault_locked(test, i, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+		page = read_page(test, current->mm, i);
+		if (page)
+			fill_page(page, page_byte(i));
+		note_race(test, i, 1);
+	}
+}
+
+/* No copy is left to map, but the fault is solved. */
+static void race_on_all_neighbours(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	start_race(test, race_write_all);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, 3, 0);
+	expect_region(test, COPIED(0));
+	expect_counts(test, 0, COW_SKIP_RACE, 3);
+}
+
+/* The PTE is what it was, and the parent is now the only one with the page. */
+static void race_unmap_in_child(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	unmap_page_of(test, f->child.mm, ODD);
+	f->child.pages[ODD] = read_state(test, f->child.mm, ODD);
+	f->child.anon = read_anon(f->child.mm);
+}
+
+/* The copy is mapped all the same, and the old page is freed. */
+static void race_with_child(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	struct page *old;
+	unsigned int i;
+
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	old = f->parent.pages[ODD].page;
+	get_page(old);
+	start_race(test, race_unmap_in_child);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, 3, 3);
+	KUNIT_EXPECT_FALSE(test, folio_mapped(page_folio(old)));
+	KUNIT_EXPECT_EQ(test, page_count(old), 1);
+	put_page(old);
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i == ODD)
+			continue;
+		if (test_bit(i, &(unsigned long){ COPIED(3) }))
+			expect_copied(test, i);
+		else
+			expect_unchanged(test, i);
+	}
+	expect_content(test, &f->parent, ODD);
+	KUNIT_EXPECT_EQ(test, read_anon(f->parent.mm), f->parent.anon);
+	expect_counts(test, 3, COW_SKIP_NONE, 0);
+}
+
+/*
+ * Memory is short: the fault is solved, nothing is copied ahead, and no more
+ * than one page is asked for.
+ */
+
+static void allocation_fails(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc, no_alloc_stub);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_copies, 1);
+	expect_region(test, COPIED(0));
+	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+}
+
+static void charge_fails(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_stub);
+	kunit_activate_static_stub(test, cow_precopy_charge, no_charge_stub);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
+	expect_copies(test, 1, 0);
+	expect_region(test, COPIED(0));
+	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+}
+
+static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+
+	return f->nr_copies < 2 ? alloc_stub(vma, addr) : NULL;
+}
+
+/* What was copied before memory ran out is not in vain. */
+static void allocation_fails_later(struct kunit *test)
+{
+	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_twice_stub);
+	write_fault(test, FAULT);
+	expect_copies(test, 2, 2);
+	expect_region(test, COPIED(2));
+	expect_counts(test, 2, COW_SKIP_NOMEM, 1);
+}
+
+/*
+ * Secondary MMUs
+ */
+
+/**
+ * struct watcher - an MMU notifier that notes what it is told
+ * @notifier: it
+ * @test: the test
+ * @starts: how often a range was announced
+ * @ends: how often one was over
+ * @start: of the range
+ * @end: of the range
+ * @early: pages that were replaced before the range was announced
+ * @late: pages that were replaced when it was over
+ */
+struct watcher {
+	struct mmu_notifier notifier;
+	struct kunit *test;
+	unsigned int starts;
+	unsigned int ends;
+	unsigned long start;
+	unsigned long end;
+	unsigned long early;
+	unsigned long late;
+};
+
+static unsigned long replaced_pages(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned long replaced = 0;
+	unsigned int i;
+
+	for (i = 0; i < NR_PAGES; i++) {
+		if (read_page(test, f->parent.mm, i) != f->parent.pages[i].page)
+			replaced |= BIT(i);
+	}
+	return replaced;
+}
+
+static int watch_start(struct mmu_notifier *notifier,
+		       const struct mmu_notifier_range *range)
+{
+	struct watcher *w = container_of(notifier, struct watcher, notifier);
+
+	w->starts++;
+	w->start = range->start;
+	w->end = range->end;
+	w->early |= replaced_pages(w->test);
+	return 0;
+}
+
+static void watch_end(struct mmu_notifier *notifier,
+		      const struct mmu_notifier_range *range)
+{
+	struct watcher *w = container_of(notifier, struct watcher, notifier);
+
+	w->ends++;
+	w->late |= replaced_pages(w->test);
+}
+
+static const struct mmu_notifier_ops watch_ops = {
+	.invalidate_range_start = watch_start,
+	.invalidate_range_end = watch_end,
+};
+
+/* @last: the last page of the window that is shared */
+static void test_notifier(struct kunit *test, unsigned long last, unsigned long copied)
+{
+	struct watcher *w = kunit_kzalloc(test, sizeof(*w), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, w);
+	w->notifier.ops = &watch_ops;
+	w->test = test;
+	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&w->notifier, current->mm), 0);
+	write_fault(test, FAULT);
+	mmu_notifier_unregister(&w->notifier, current->mm);
+
+	KUNIT_EXPECT_EQ(test, w->starts, 1);
+	KUNIT_EXPECT_EQ(test, w->ends, 1);
+	KUNIT_EXPECT_EQ(test, w->start, page_addr(test, FAULT));
+	KUNIT_EXPECT_EQ(test, w->end, page_addr(test, last + 1));
+	KUNIT_EXPECT_EQ(test, w->early, 0);
+	KUNIT_EXPECT_EQ(test, w->late, copied);
+}
+
+static void notifier_range(struct kunit *test)
+{
+	set_window(5);
+	share_pages(test, ALL_PAGES);
+	test_notifier(test, FAULT + 5, COPIED(5));
+}
+
+/* The range ends with the last page that is copied, not with the window. */
+static void notifier_range_is_no_wider(struct kunit *test)
+{
+	set_window(5);
+	populate(test, ALL_PAGES);
+	share(test);
+	write_alone(test, FAULT + 2);
+	write_alone(test, FAULT + 5);
+	note(test);
+	test_notifier(test, FAULT + 4, COPIED(4) & ~BIT(FAULT + 2));
+}
+
+static void notifier_range_alone(struct kunit *test)
+{
+	static_branch_disable(&cow_precopy_key);
+	share_pages(test, ALL_PAGES);
+	test_notifier(test, FAULT, COPIED(0));
+}
+
+static struct kunit_case cow_precopy_cases[] = {
+	KUNIT_CASE_PARAM(copies_the_window, size_gen_params),
+	KUNIT_CASE_PARAM(sequential_walk, size_gen_params),
+	KUNIT_CASE(switched_off),
+	KUNIT_CASE_PARAM(vma_end, bound_gen_params),
+	KUNIT_CASE_PARAM(pmd_boundary, bound_gen_params),
+	KUNIT_CASE_PARAM(vma_end_at_pmd_boundary, bound_gen_params),
+	KUNIT_CASE_PARAM(odd_neighbour, odd_gen_params),
+	KUNIT_CASE(file_neighbour),
+	KUNIT_CASE(fault_reuses),
+	KUNIT_CASE(fault_on_zero_page),
+	KUNIT_CASE_PARAM(fault_is_no_plain_write, flags_gen_params),
+	KUNIT_CASE_PARAM(vma_refuses, refused_gen_params),
+	KUNIT_CASE_PARAM(race_on_neighbour, race_gen_params),
+	KUNIT_CASE(race_on_fault_page),
+	KUNIT_CASE(race_on_all_neighbours),
+	KUNIT_CASE(race_with_child),
+	KUNIT_CASE(allocation_fails),
+	KUNIT_CASE(allocation_fails_later),
+	KUNIT_CASE(charge_fails),
+	KUNIT_CASE(notifier_range),
+	KUNIT_CASE(notifier_range_is_no_wider),
+	KUNIT_CASE(notifier_range_alone),
+	{}
+};
+
+static struct kunit_suite cow_precopy_suite = {
+	.name = "cow_precopy",
+	.init = cow_precopy_test_init,
+	.exit = cow_precopy_test_exit,
+	.test_cases = cow_precopy_cases,
+};
+
+kunit_test_suite(cow_precopy_suite);
+
+MODULE_DESCRIPTION("Tests for what copy-on-write faults copy ahead");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * KUnit tests for the arithmetic behind /proc/cow_stats: the distribution of
+ * durations, its percentiles, and what a reset does to the counters.
+ */
+#include <kunit/test.h>
+#include <linux/atomic.h>
+#include <linux/cpumask.h>
+#include <linux/jiffies.h>
+#include <linux/limits.h>
+#include <linux/math64.h>
+#include <linux/overflow.h>
+#include <linux/prandom.h>
+#include <linux/sched.h>
+#include <linux/seq_file.h>
+#include <linux/sort.h>
+#include <linux/string.h>
+#include <linux/timer.h>
+
+#include "../cow.h"
+
+/* The first duration that shares the last bucket with all longer ones. */
+#define LONGEST		(BIT_ULL(COW_HIST_MAX_BITS) - 1)
+
+/* What a value read from the distribution may be off by: 3 %. */
+static bool close_to(u64 is, u64 want)
+{
+	u64 diff = is > want ? is - want : want - is;
+
+	return diff <= div_u64(want * 3, 100);
+}
+
+/*
+ * Buckets
+ */
+
+struct bucket_case {
+	const char *desc;
+	u64 ns;
+	unsigned int index;
+	u64 value;
+};
+
+/* 32 buckets of width 1 for 0 to 31, of width 1 for 32 to 63, of 2 to 127, ... */
+static const struct bucket_case bucket_cases[] = {
+	{ "0", 0, 0, 0 },
+	{ "1", 1, 1, 1 },
+	{ "31, last below the first power", 31, 31, 31 },
+	{ "32", 32, 32, 32 },
+	{ "33", 33, 33, 33 },
+	{ "63, last of width 1", 63, 63, 63 },
+	{ "64, first of width 2", 64, 64, 65 },
+	{ "65, the same bucket", 65, 64, 65 },
+	{ "66, the next bucket", 66, 65, 67 },
+	{ "127, last of width 2", 127, 95, 127 },
+	{ "128, first of width 4", 128, 96, 130 },
+	{ "131, the same bucket", 131, 96, 130 },
+	{ "1023", 1023, 191, 1016 },
+	{ "1024", 1024, 192, 1040 },
+	{ "longest that is told apart", LONGEST, COW_HIST_BUCKETS - 1,
+	  LONGEST - (BIT_ULL(COW_HIST_MAX_BITS - COW_HIST_SHIFT - 2)) + 1 },
+	{ "longer", LONGEST + 1, COW_HIST_BUCKETS - 1,
+	  LONGEST - (BIT_ULL(COW_HIST_MAX_BITS - COW_HIST_SHIFT - 2)) + 1 },
+	{ "longest of all", U64_MAX, COW_HIST_BUCKETS - 1,
+	  LONGEST - (BIT_ULL(COW_HIST_MAX_BITS - COW_HIST_SHIFT - 2)) + 1 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(bucket, bucket_cases, desc);
+
+static void bucket(struct kunit *test)
+{
+	const struct bucket_case *c = test->param_value;
+
+	KUNIT_EXPECT_EQ(test, cow_hist_index(c->ns), c->index);
+	KUNIT_EXPECT_EQ(test, cow_hist_value(c->index), c->value);
+}
+
+/* No gap, no overlap: the value of each bucket is in that bucket. */
+static void bucket_round_trip(struct kunit *test)
+{
+	unsigned int i;
+
+	for (i = 0; i < COW_HIST_BUCKETS; i++)
+		KUNIT_EXPECT_EQ_MSG(test, cow_hist_index(cow_hist_value(i)), i,
+				    "bucket %u", i);
+}
+
+static void bucket_values_rise(struct kunit *test)
+{
+	unsigned int i;
+
+	for (i = 1; i < COW_HIST_BUCKETS; i++)
+		KUNIT_EXPECT_GT_MSG(test, cow_hist_value(i), cow_hist_value(i - 1),
+				    "bucket %u", i);
+}
+
+static void expect_bucket(struct kunit *test, u64 ns)
+{
+	unsigned int index = cow_hist_index(ns);
+
+	KUNIT_ASSERT_LT(test, index, COW_HIST_BUCKETS);
+	KUNIT_EXPECT_TRUE_MSG(test, close_to(cow_hist_value(index), ns),
+			      "%llu ns is read as %llu", ns, cow_hist_value(index));
+	if (ns)
+		KUNIT_EXPECT_LE_MSG(test, cow_hist_index(ns - 1), index,
+				    "%llu ns", ns);
+}
+
+static void bucket_at_powers_of_two(struct kunit *test)
+{
+	unsigned int bit;
+
+	for (bit = 0; bit < COW_HIST_MAX_BITS; bit++) {
+		expect_bucket(test, BIT_ULL(bit) - 1);
+		expect_bucket(test, BIT_ULL(bit));
+		expect_bucket(test, BIT_ULL(bit) + 1);
+	}
+	expect_bucket(test, LONGEST);
+}
+
+/*
+ * Distributions
+ */
+
+#define NR_SAMPLES	4000
+
+static u64 uniform(struct rnd_state *rnd)
+{
+	return 200 + prandom_u32_state(rnd) % 100000;
+}
+
+static u64 small(struct rnd_state *rnd)
+{
+	return prandom_u32_state(rnd) % 64;
+}
+
+/* Each power of two is as likely as any other, as with long tails. */
+static u64 heavy_tail(struct rnd_state *rnd)
+{
+	u64 ns = BIT_ULL(prandom_u32_state(rnd) % (COW_HIST_MAX_BITS - 1));
+
+	return ns + div_u64(ns * (prandom_u32_state(rnd) % 1000), 1000);
+}
+
+/* What copying a page looks like: fast, but for the odd interrupt. */
+static u64 two_peaks(struct rnd_state *rnd)
+{
+	u32 spread = prandom_u32_state(rnd) % 40;
+
+	return prandom_u32_state(rnd) % 100 < 93 ? 300 + spread : 25000 + 70 * spread;
+}
+
+static u64 constant(struct rnd_state *rnd)
+{
+	return 777;
+}
+
+struct dist_case {
+	const char *desc;
+	u64 (*draw)(struct rnd_state *rnd);
+	unsigned int nr;
+};
+
+static const struct dist_case dist_cases[] = {
+	{ "uniform", uniform, NR_SAMPLES },
+	{ "exact buckets only", small, NR_SAMPLES },
+	{ "heavy tail", heavy_tail, NR_SAMPLES },
+	{ "two peaks", two_peaks, NR_SAMPLES },
+	{ "all the same", constant, NR_SAMPLES },
+	{ "one sample", uniform, 1 },
+	{ "two samples", uniform, 2 },
+	{ "three samples", uniform, 3 },
+	{ "99 samples", uniform, 99 },
+	{ "100 samples", uniform, 100 },
+	{ "101 samples", uniform, 101 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(dist, dist_cases, desc);
+
+static int cmp_u64(const void *a, const void *b)
+{
+	u64 x = *(const u64 *)a, y = *(const u64 *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Count the samples of one distribution; return them in order. */
+static u64 *draw(struct kunit *test, struct cow_hist *hist)
+{
+	const struct dist_case *c = test->param_value;
+	u64 *ns = kunit_kcalloc(test, c->nr, sizeof(*ns), GFP_KERNEL);
+	struct rnd_state rnd;
+	unsigned int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, ns);
+	prandom_seed_state(&rnd, 20240607);
+	for (i = 0; i < c->nr; i++) {
+		ns[i] = c->draw(&rnd);
+		cow_hist_add(hist, ns[i]);
+	}
+	sort(ns, c->nr, sizeof(*ns), cmp_u64, NULL);
+	return ns;
+}
+
+static struct cow_hist *test_hist(struct kunit *test)
+{
+	struct cow_hist *hist = kunit_kzalloc(test, sizeof(*hist), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, hist);
+	return hist;
+}
+
+/* With nearest rank: the smallest that at least @percent % do not exceed. */
+static void percentiles(struct kunit *test)
+{
+	static const unsigned int percents[] = { 1, 2, 50, 90, 95, 99, 100 };
+	const struct dist_case *c = test->param_value;
+	struct cow_hist *hist = test_hist(test);
+	u64 *ns = draw(test, hist);
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(percents); i++) {
+		u64 want = ns[DIV_ROUND_UP(c->nr * percents[i], 100) - 1];
+		u64 is = cow_hist_percentile(hist, percents[i]);
+
+		KUNIT_EXPECT_TRUE_MSG(test, close_to(is, want),
+				      "percentile %u is %llu, not %llu",
+				      percents[i], is, want);
+	}
+}
+
+/* Whatever the buckets, these two are exact. */
+static void total_and_sum(struct kunit *test)
+{
+	const struct dist_case *c = test->param_value;
+	struct cow_hist *hist = test_hist(test);
+	u64 *ns = draw(test, hist);
+	u64 sum = 0;
+	unsigned int i;
+
+	for (i = 0; i < c->nr; i++)
+		sum += ns[i];
+	KUNIT_EXPECT_EQ(test, cow_hist_total(hist), c->nr);
+	KUNIT_EXPECT_EQ(test, hist->sum, sum);
+}
+
+static void empty_distribution(struct kunit *test)
+{
+	struct cow_hist *hist = test_hist(test);
+
+	KUNIT_EXPECT_EQ(test, cow_hist_total(hist), 0);
+	KUNIT_EXPECT_EQ(test, cow_hist_percentile(hist, 1), 0);
+	KUNIT_EXPECT_EQ(test, cow_hist_percentile(hist, 50), 0);
+	KUNIT_EXPECT_EQ(test, cow_hist_percentile(hist, 100), 0);
+}
+
+static void zero_durations(struct kunit *test)
+{
+	struct cow_hist *hist = test_hist(test);
+
+	cow_hist_add(hist, 0);
+	cow_hist_add(hist, 0);
+	KUNIT_EXPECT_EQ(test, cow_hist_total(hist), 2);
+	KUNIT_EXPECT_EQ(test, cow_hist_percentile(hist, 100), 0);
+}
+
+/*
+ * The counters, as /proc/cow_stats shows them
+ */
+
+static const char * const keys[] = {
+	"faults", "reused", "total_ns", "max_ns", "min_ns", "avg_ns",
+	"p50_ns", "p90_ns", "p95_ns", "p99_ns",
+	"fault_total_ns", "fault_p50_ns", "fault_p99_ns",
+	"precopy_attempts", "precopy_success", "reuse_ahead",
+	"precopy_skip_vma", "precopy_skip_pmd", "precopy_skip_notpresent",
+	"precopy_skip_writable", "precopy_skip_notanon", "precopy_skip_exclusive",
+	"precopy_skip_race", "precopy_skip_nomem", "precopy_skip_special",
+	"precopy_skip_madvise", "precopy_skip_uffd", "precopy_skip_softdirty",
+	"precopy_skip_ksm", "precopy_skip_pinned",
+};
+
+static char *read_stats(struct kunit *test)
+{
+	struct seq_file m = { .size = PAGE_SIZE };
+
+	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, m.buf);
+	KUNIT_ASSERT_EQ(test, cow_stats_show(&m, NULL), 0);
+	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
+	m.buf[m.count] = '\0';
+	return m.buf;
+}
+
+static u64 value_of(struct kunit *test, const char *stats, const char *key)
+{
+	size_t len = strlen(key);
+	const char *line;
+	u64 value;
+
+	for (line = stats; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, key, len) &&
+		    sscanf(line + len, ": %llu", &value) == 1)
+			return value;
+	}
+	KUNIT_FAIL(test, "no %s in\n%s", key, stats);
+	return 0;
+}
+
+static u64 read_stat(struct kunit *test, const char *key)
+{
+	return value_of(test, read_stats(test), key);
+}
+
+static void count(enum cow_outcome outcome, u64 copy_ns, u64 fault_ns)
+{
+	struct cow_fault cow = { .outcome = outcome, .copy_ns = copy_ns };
+
+	cow_count(&cow, fault_ns);
+}
+
+static void shows_all_keys(struct kunit *test)
+{
+	char *stats = read_stats(test), *line;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(keys); i++) {
+		line = strsep(&stats, "\n");
+		KUNIT_ASSERT_NOT_NULL_MSG(test, line, "no %s", keys[i]);
+		KUNIT_EXPECT_TRUE_MSG(test,
+				      strstarts(line, keys[i]) &&
+				      strstarts(line + strlen(keys[i]), ": "),
+				      "%s expected, not %s", keys[i], line);
+	}
+	KUNIT_EXPECT_STREQ(test, stats, "");
+}
+
+static void reset_to_zero(struct kunit *test)
+{
+	char *stats;
+	unsigned int i;
+
+	count(COW_COPIED, 500, 900);
+	count(COW_REUSED, 0, 100);
+	cow_stats_reset();
+	stats = read_stats(test);
+	for (i = 0; i < ARRAY_SIZE(keys); i++)
+		KUNIT_EXPECT_EQ_MSG(test, value_of(test, stats, keys[i]), 0,
+				    "%s", keys[i]);
+}
+
+static void counts_from_zero(struct kunit *test)
+{
+	char *stats;
+
+	/* Faster, slower and more than what is counted after the reset. */
+	count(COW_COPIED, 1, 1);
+	count(COW_COPIED, 1000000, 2000000);
+	count(COW_REUSED, 0, 3000000);
+	cow_stats_reset();
+	count(COW_COPIED, 20, 40);
+	count(COW_PRECOPIED, 30, 50);
+	count(COW_COPIED, 40, 60);
+	count(COW_REUSED, 0, 10);
+
+	stats = read_stats(test);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "faults"), 3);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "reused"), 1);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "total_ns"), 90);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "min_ns"), 20);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "max_ns"), 40);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "avg_ns"), 30);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "p50_ns"), 30);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "p99_ns"), 40);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_total_ns"), 160);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_p50_ns"), 40);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_p99_ns"), 60);
+}
+
+/* A bucket is wider than the spread of what is in it; the report is not. */
+static void percentiles_within_extremes(struct kunit *test)
+{
+	char *stats;
+
+	cow_stats_reset();
+	count(COW_COPIED, 1025, 2000);
+	count(COW_COPIED, 1026, 2000);
+	stats = read_stats(test);
+	KUNIT_EXPECT_LE(test, value_of(test, stats, "p99_ns"), 1026);
+	KUNIT_EXPECT_GE(test, value_of(test, stats, "p50_ns"), 1025);
+}
+
+/*
+ * Faults that are counted by the timer interrupt, on another CPU if there is
+ * one, otherwise in the middle of whatever this one does: resets, all the time.
+ */
+
+#define BURST		500
+#define BURSTS		30
+#define COPY_NS		100
+#define FAULT_NS	300
+
+struct counting {
+	struct timer_list timer;
+	/* Faults of which the counting has begun, and of which it is over. */
+	atomic_t begun;
+	atomic_t done;
+};
+
+static void count_burst(struct timer_list *timer)
+{
+	struct counting *c = container_of(timer, struct counting, timer);
+	unsigned int i;
+
+	for (i = 0; i < BURST; i++) {
+		/* Fully ordered, unlike atomic_inc(). */
+		atomic_inc_return(&c->begun);
+		count(COW_COPIED, COPY_NS, FAULT_NS);
+		atomic_inc_return(&c->done);
+	}
+	if (atomic_read(&c->done) < BURST * BURSTS)
+		mod_timer(timer, jiffies + 1);
+}
+
+static void stop_counting(void *data)
+{
+	struct counting *c = data;
+
+	timer_shutdown_sync(&c->timer);
+}
+
+/*
+ * What was counted before the reset is gone, what came after it is there; only
+ * what was counted during it may be either.
+ */
+static void reset_while_counting(struct kunit *test)
+{
+	struct counting *c = kunit_kzalloc(test, sizeof(*c), GFP_KERNEL);
+	unsigned long deadline = jiffies + 60 * HZ;
+	unsigned int before = 0, after = 0;
+	u64 faults;
+
+	KUNIT_ASSERT_NOT_NULL(test, c);
+	timer_setup(&c->timer, count_burst, TIMER_PINNED);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, stop_counting, c), 0);
+	c->timer.expires = jiffies + 1;
+	add_timer_on(&c->timer, cpumask_last(cpu_online_mask));
+
+	while (atomic_read(&c->done) < BURST * BURSTS / 2) {
+		before = atomic_fetch_add(0, &c->done);
+		cow_stats_reset();
+		after = atomic_fetch_add(0, &c->begun);
+		cond_resched();
+		KUNIT_ASSERT_TRUE(test, time_before(jiffies, deadline));
+	}
+	while (atomic_read(&c->done) < BURST * BURSTS) {
+		schedule_timeout_uninterruptible(1);
+		KUNIT_ASSERT_TRUE(test, time_before(jiffies, deadline));
+	}
+
+	faults = read_stat(test, "faults");
+	KUNIT_EXPECT_GE(test, faults, BURST * BURSTS - after);
+	KUNIT_EXPECT_LE(test, faults, BURST * BURSTS - before);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "total_ns"), faults * COPY_NS);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "fault_total_ns"), faults * FAULT_NS);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "max_ns"), faults ? COPY_NS : 0);
+
+	/* And now that nobody counts, all of it is gone. */
+	cow_stats_reset();
+	KUNIT_EXPECT_EQ(test, read_stat(test, "faults"), 0);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "total_ns"), 0);
+}
+
+/* What a test counts must not be left in the file. */
+static void cow_stats_test_exit(struct kunit *test)
+{
+	cow_stats_reset();
+}
+
+static struct kunit_case cow_stats_cases[] = {
+	KUNIT_CASE_PARAM(bucket, bucket_gen_params),
+	KUNIT_CASE(bucket_round_trip),
+	KUNIT_CASE(bucket_values_rise),
+	KUNIT_CASE(bucket_at_powers_of_two),
+	KUNIT_CASE_PARAM(percentiles, dist_gen_params),
+	KUNIT_CASE_PARAM(total_and_sum, dist_gen_params),
+	KUNIT_CASE(empty_distribution),
+	KUNIT_CASE(zero_durations),
+	KUNIT_CASE(shows_all_keys),
+	KUNIT_CASE(reset_to_zero),
+	KUNIT_CASE(counts_from_zero),
+	KUNIT_CASE(percentiles_within_extremes),
+	KUNIT_CASE(reset_while_counting),
+	{}
+};
+
+static struct kunit_suite cow_stats_suite = {
+	.name = "cow_stats",
+	.exit = cow_stats_test_exit,
+	.test_cases = cow_stats_cases,
+};
+
+kunit_test_suite(cow_stats_suite);
+
+MODULE_DESCRIPTION("Tests for the statistics of copy-on-write faults");
+MODULE_LICENSE("GPL");
