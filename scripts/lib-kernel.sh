@@ -652,3 +652,13 @@ prepare_sources()
 	prepare_tree
 	[ -z "$UNPATCHED" ] || prepare_unpatched
 }
+
+# worktree_tree: the tree object of the files as they are now
+worktree_tree()
+{
+	local index=$K_DIR/worktree.index
+	cp "$K_TREE/.git/index" "$index"
+	GIT_INDEX_FILE=$index kgit -C "$K_TREE" add -A . &&
+	GIT_INDEX_FILE=$index kgit -C "$K_TREE" write-tree
+	rm -f "$index"
+}
