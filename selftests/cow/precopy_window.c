@@ -1390,13 +1390,13 @@ TEST_F_TIMEOUT(precopy_window, cgroup_at_its_limit, TEST_TIMEOUT)
 {
 	/* What the writes need, and a little for what the kernel needs */
 	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.max",
-		    CG_WRITES + 16);
+		    CG_WRITES + 32);
 }
 
 TEST_F_TIMEOUT(precopy_window, cgroup_at_memory_high, TEST_TIMEOUT)
 {
 	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.high",
-		    CG_WRITES + 16);
+		    CG_WRITES + 32);
 }
 
 TEST_HARNESS_MAIN
