@@ -42,6 +42,7 @@ enum kind {
 	LAZYFREE,	/* MADV_FREE, then forked */
 	SWAPPED,
 	FILEPAGE,	/* of a private file mapping */
+	POISONED,	/* MADV_HWPOISON: any access is a SIGBUS */
 	NR_KINDS
 };
 
@@ -92,6 +93,7 @@ static const enum cow_key skip_of[NR_KINDS] = {
 	[LAZYFREE]	= COW_SKIP_SPECIAL,
 	[SWAPPED]	= COW_SKIP_NOTPRESENT,
 	[FILEPAGE]	= COW_SKIP_NOTANON,
+	[POISONED]	= COW_SKIP_NOTPRESENT,
 };
 
 static void skip(struct expected *e, enum cow_key why)
@@ -154,8 +156,9 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
 			/* a new page, but nothing to copy from */
 			e->moved[i] = true;
 			break;
-		case SWAPPED:
-			/* a major fault or a minor one: not written in tests */
+		case SWAPPED:	/* a major fault or a minor one */
+		case POISONED:
+			/* not written to by any test */
 			break;
 		case ALONE:
 		case UNSHARED:
@@ -202,6 +205,7 @@ static int child(struct cow_child *self, void *arg)
 		case ALONE:	/* not there */
 		case LAZYFREE:	/* may be zeroed at any time */
 		case MERGED:	/* the same in all, see before_fork() */
+		case POISONED:
 			continue;
 		default:
 			if (cow_check(p + i * ps, ps, TAG) != -1)
@@ -277,6 +281,10 @@ static int make_kinds(char *p)
 		}
 		case SPLICED:
 			ret = splice_often(addr);
+			break;
+		case POISONED:
+			if (madvise(addr, ps, MADV_HWPOISON))
+				ret = -errno;
 			break;
 		default:
 			break;
@@ -476,7 +484,8 @@ static void run(struct __test_metadata *_metadata, int ahead)
 					       i, before[i], after[i]);
 				}
 			}
-			if (lay.kind[i] == HOLE && !want.written[i])
+			if ((lay.kind[i] == HOLE && !want.written[i]) ||
+			    lay.kind[i] == POISONED)
 				continue;
 			EXPECT_TRUE(content_ok(p + i * ps, i)) {
 				TH_LOG("page %d has a wrong content", i);
@@ -862,6 +871,26 @@ TEST_F_TIMEOUT(precopy_window, swapped_out, TEST_TIMEOUT)
 	lay.nr_order = 0;
 	for (i = 0; i < 64; i++)
 		if (lay.kind[i] != SWAPPED)
+			lay.order[lay.nr_order++] = i;
+	run(_metadata, variant->ahead);
+}
+
+TEST_F_TIMEOUT(precopy_window, poisoned, TEST_TIMEOUT)
+{
+	char *p = cow_map(ps, 0);
+	int i;
+
+	ASSERT_NE(NULL, p);
+	/* The guard page cannot be poisoned, and that is the only reason. */
+	errno = 0;
+	madvise(p - ps, ps, MADV_HWPOISON);
+	if (errno != EFAULT)
+		SKIP(return, "no MADV_HWPOISON: %s", strerror(errno));
+	lay_upward(32);
+	lay.kind[1] = POISONED;
+	lay.nr_order = 0;
+	for (i = 0; i < 32; i++)
+		if (i != 1)
 			lay.order[lay.nr_order++] = i;
 	run(_metadata, variant->ahead);
 }
