@@ -127,7 +127,7 @@ check_config()
 # holds tree/ (default: the prepared or the unpatched one).
 build_kernel()
 {
-	local arch=$1 base=${2-} target
+	local arch=$1 base=${2-} target status=0
 	[ -n "$base" ] || base=$(dirname "$(source_tree)")
 	OUT=$base/$(out_name "$arch")
 	case "$arch" in
@@ -140,9 +140,10 @@ build_kernel()
 	lock "$(out_label "$OUT" | tr / -)"
 	configure "$base/tree" "$OUT" "$arch"
 	step "building $(out_label "$OUT")" build.log \
-		kmake "$base/tree" "$OUT" "$arch" "$target" ||
-		{ show_errors "$LOGS/build.log"; return 1; }
+		kmake "$base/tree" "$OUT" "$arch" "$target" || status=$?
 	unlock "$(out_label "$OUT" | tr / -)"
+	[ "$status" -eq 0 ] || show_errors "$LOGS/build.log"
+	return "$status"
 }
 
 need_kernel()

@@ -118,6 +118,8 @@ one_line_sources()
 			for (i = 1; i <= n; i++)
 				if (sub(/^signed-by=/, "", option[i]))
 					signed = option[i]
+				else if (option[i] == "trusted=yes")
+					signed = "trusted"
 			$0 = substr($0, RLENGTH + 1)
 		}
 		for (i = 3; i <= NF; i++)
@@ -167,7 +169,7 @@ apt_sources()
 		function print_line(uri, suite, signed) {
 			if (signed == "-")
 				signed = keyring
-			printf "deb [signed-by=%s] %s %s main\n", signed, uri, suite
+			printf "deb [%s] %s %s main\n", signed == "trusted" ? "trusted=yes" : "signed-by=" signed, uri, suite
 		}
 		suite == "-" { print_line($1, $2, $3) }
 		suite != "-" && $2 !~ /[-\/]/ && !done++ { print_line($1, suite, $3) }'
@@ -332,10 +334,16 @@ unpack_package()
 		xz -dc -T0 | tar -x --strip-components=1 -C "$2"
 }
 
+# A git tree of its own, not a folder somewhere in another.
+is_git_tree()
+{
+	[ "$(kgit -C "$1" rev-parse --show-toplevel 2> /dev/null)" = "$(realpath -- "$1")" ]
+}
+
 # The tracked files of a git tree as they are now, or all files of another.
 copy_source()
 {
-	if kgit -C "$1" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
+	if is_git_tree "$1"; then
 		tracked_files "$1" | rsync -a --from0 --files-from=- "$1/" "$2/"
 	else
 		rsync -a --exclude=/.git "$1/" "$2/" &&
@@ -352,7 +360,7 @@ tracked_files()
 # What tells whether a tree of the user's has changed since it was copied.
 source_state()
 {
-	if kgit -C "$1" rev-parse --is-inside-work-tree > /dev/null 2>&1; then
+	if is_git_tree "$1"; then
 		tracked_files "$1" | ( cd "$1" && xargs -0 stat -c '%n %s %Y' )
 	else
 		( cd "$1" && find . -name .git -prune -o -type f -printf '%p %s %T@\n' | sort )

@@ -113,12 +113,12 @@ run_selftests()
 	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
 	base_archive "$SCRATCH/base.cpio"
 	cat "$SCRATCH"/{base.cpio,job.cpio.tests,job.cpio} > "$SCRATCH/initramfs"
-	is_terminal || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
+	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM= run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(printf '%s\n' "$SPLATS" | head -n 1)"
-	report_guest "$dir" || true
+	[ -n "${QUIET-}" ] || report_guest "$dir" || true
 	check_filter_hit "$dir/job.log"
 	show_failures "$dir/job.log"
 	[ -z "$VERBOSE" ] || cat "$dir/job.log"
@@ -135,6 +135,7 @@ check_filter_hit()
 show_failures()
 {
 	local lines
+	[ -z "${QUIET-}" ] || return 0
 	lines=$(grep -c '^\(# \)\?not ok' "$1" || true)
 	[ "$lines" -gt 0 ] || return 0
 	say "failures in $1:"

@@ -420,7 +420,7 @@ step()
 	/*) ;;
 	*) log=$LOGS/$log ;;
 	esac
-	is_terminal || say "$what ..."
+	is_terminal || [ -n "${QUIET-}" ] || say "$what ..."
 	start_ticker "$what" "$start"
 	if [ -n "$VERBOSE" ]; then
 		"$@" < /dev/null 2>&1 | tee -a "$log" >&2 || status=$?
@@ -431,6 +431,8 @@ step()
 	if [ "$status" -ne 0 ]; then
 		say "$what: failed after $((SECONDS - start))s; log: $log"
 		show_tail "$log"
+	elif [ -n "${QUIET-}" ]; then
+		:
 	elif is_terminal || [ $((SECONDS - start)) -ge 5 ]; then
 		say "$what: $((SECONDS - start))s"
 	fi
