@@ -31,7 +31,7 @@
 #define NR_PAGES	24
 /* Where most tests write. */
 #define FAULT		4
-/* Of the address space in front of what most tests look at. */
+/* Page number of what most tests look at. */
 #define FIRST		64
 
 #define ALL_PAGES	GENMASK(NR_PAGES - 1, 0)
@@ -385,23 +385,25 @@ static void share(struct kunit *test)
 	struct fixture *f = test->priv;
 	struct mm_struct *child = mm_alloc();
 	struct vm_area_struct *vma;
+	struct vma_iterator vmi;
 	int ret = 0;
 
 	KUNIT_ASSERT_NOT_NULL(test, child);
 	KUNIT_ASSERT_EQ(test,
 			kunit_add_action_or_reset(test, mmput_action, child), 0);
 	child->task_size = TASK_SIZE;
+#ifdef CONFIG_MEMCG
+	/* This thread, which it outlives: the cleanup runs in another one. */
+	rcu_assign_pointer(child->owner, NULL);
+#endif
 
 	mmap_write_lock(mm);
 	mmap_write_lock_nested(child, SINGLE_DEPTH_NESTING);
-	{
-		VMA_ITERATOR(vmi, mm, 0);
-
-		for_each_vma(vmi, vma) {
-			ret = dup_vma(child, vma);
-			if (ret)
-				break;
-		}
+	vma_iter_init(&vmi, mm, 0);
+	for_each_vma(vmi, vma) {
+		ret = dup_vma(child, vma);
+		if (ret)
+			break;
 	}
 	mmap_write_unlock(child);
 	flush_tlb_mm(mm);
@@ -424,7 +426,7 @@ static void expect_content(struct kunit *test, struct space *space, unsigned int
 				      "content of page %u", i);
 }
 
-/* @refs: how many references fewer than before the fault the page has. */
+/* The same PTE as before; of the page, @maps mappings and @refs references less. */
 static void expect_less(struct kunit *test, struct space *space, unsigned int i,
 			int maps, int refs)
 {
@@ -736,7 +738,7 @@ static void switched_off(struct kunit *test)
 }
 
 /*
- * The bounds. The region lies across the boundary, all of it is shared.
+ * The bounds
  */
 
 struct bound_case {
@@ -759,30 +761,51 @@ static const struct bound_case bound_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
 
-/* @boundary: the page number of the first page behind it */
-static void test_bound(struct kunit *test, unsigned long boundary, enum cow_skip why)
+/* @boundary: the first page of the region that is behind it. */
+static void test_bound(struct kunit *test, unsigned int boundary, enum cow_skip why)
 {
 	const struct bound_case *c = test->param_value;
-	unsigned int at = NR_PAGES / 2 - 1 - c->before;
+	unsigned int at = boundary - 1 - c->before;
 
 	set_window(c->window);
-	look_at(test, boundary - NR_PAGES / 2);
 	share_pages(test, ALL_PAGES);
 	write_fault(test, at);
 	expect_region(test, GENMASK(at + c->copied, at));
 	expect_counts(test, c->copied, why, c->skipped);
 }
 
+/* Half of the region in front of @addr, half of it behind. */
+static void test_both_sides(struct kunit *test, unsigned long addr, enum cow_skip why)
+{
+	struct fixture *f = test->priv;
+
+	look_at(test, ((addr - f->base) >> PAGE_SHIFT) - NR_PAGES / 2);
+	test_bound(test, NR_PAGES / 2, why);
+}
+
+/* Behind the end is another VMA, whose pages could be copied as well. */
+static void next_vma(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	test_both_sides(test, f->end, COW_SKIP_VMA);
+}
+
+/* Behind the end is nothing, so that all that can go wrong is the counter. */
 static void vma_end(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
-	test_bound(test, (f->end - f->base) >> PAGE_SHIFT, COW_SKIP_VMA);
+	KUNIT_ASSERT_EQ(test, vm_munmap(f->end, FIRST * PAGE_SIZE), 0);
+	look_at(test, ((f->end - f->base) >> PAGE_SHIFT) - NR_PAGES);
+	test_bound(test, NR_PAGES, COW_SKIP_VMA);
 }
 
 static void pmd_boundary(struct kunit *test)
 {
-	test_bound(test, PMD_SIZE >> PAGE_SHIFT, COW_SKIP_PMD);
+	struct fixture *f = test->priv;
+
+	test_both_sides(test, f->base + PMD_SIZE, COW_SKIP_PMD);
 }
 
 /* Where both end, it is the VMA's end that counts. */
@@ -794,7 +817,7 @@ static void vma_end_at_pmd_boundary(struct kunit *test)
 			0);
 	f->end = f->base + PMD_SIZE;
 	map_fixed(test, f->end, FIRST * PAGE_SIZE, MAP_NORESERVE);
-	test_bound(test, PMD_SIZE >> PAGE_SHIFT, COW_SKIP_VMA);
+	test_both_sides(test, f->end, COW_SKIP_VMA);
 }
 
 /*
@@ -1208,10 +1231,20 @@ static void note_race(struct kunit *test, unsigned int i, int refs)
 	f->child.pages[i].refs -= refs;
 }
 
+/* Another thread writes to the page @i. */
+static void write_locked(struct kunit *test, unsigned int i)
+{
+	struct page *page;
+
+	fault_locked(test, i, WRITE_FLAGS | FAULT_FLAG_REMOTE);
+	page = read_page(test, current->mm, i);
+	if (page)
+		fill_page(page, page_byte(i));
+}
+
 static void race_write(struct kunit *test)
 {
-	fault_locked(test, ODD, WRITE_FLAGS | FAULT_FLAG_REMOTE);
-	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	write_locked(test, ODD);
 	note_race(test, ODD, 1);
 }
 
@@ -1230,13 +1263,12 @@ static void race_swap_out(struct kunit *test)
 /* Read-only, as before, but another page. */
 static void race_write_and_protect(struct kunit *test)
 {
-	fault_locked(test, ODD, WRITE_FLAGS | FAULT_FLAG_REMOTE);
-	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	write_locked(test, ODD);
 	write_protect(test, ODD);
 	note_race(test, ODD, 1);
 }
 
-/* It was not shared with anybody but looks like it was. */
+/* As swap_out(), with the same limits. */
 static void race_migrate(struct kunit *test)
 {
 	pte_t pte = read_pte(test, current->mm, page_addr(test, ODD));
@@ -1304,12 +1336,7 @@ static void race_on_neighbour(struct kunit *test)
 
 static void race_write_fault_page(struct kunit *test)
 {
-	struct page *page;
-
-	fault_locked(test, FAULT, WRITE_FLAGS | FAULT_FLAG_REMOTE);
-	page = read_page(test, current->mm, FAULT);
-	if (page)
-		fill_page(page, page_byte(FAULT));
+	write_locked(test, FAULT);
 	note_race(test, FAULT, 1);
 }
 
@@ -1333,12 +1360,7 @@ static void race_write_all(struct kunit *test)
 	unsigned int i;
 
 	for (i = FAULT + 1; i <= FAULT + 3; i++) {
-		struct page *page;
-
-		fault_locked(test, i, WRITE_FLAGS | FAULT_FLAG_REMOTE);
-		page = read_page(test, current->mm, i);
-		if (page)
-			fill_page(page, page_byte(i));
+		write_locked(test, i);
 		note_race(test, i, 1);
 	}
 }
@@ -1389,7 +1411,7 @@ static void race_with_child(struct kunit *test)
 	for (i = 0; i < NR_PAGES; i++) {
 		if (i == ODD)
 			continue;
-		if (test_bit(i, &(unsigned long){ COPIED(3) }))
+		if (COPIED(3) & BIT(i))
 			expect_copied(test, i);
 		else
 			expect_unchanged(test, i);
@@ -1566,6 +1588,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE_PARAM(vma_end, bound_gen_params),
 	KUNIT_CASE_PARAM(pmd_boundary, bound_gen_params),
 	KUNIT_CASE_PARAM(vma_end_at_pmd_boundary, bound_gen_params),
+	KUNIT_CASE_PARAM(next_vma, bound_gen_params),
 	KUNIT_CASE_PARAM(odd_neighbour, odd_gen_params),
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(fault_reuses),
