@@ -151,7 +151,7 @@ kill_guest()
 
 at_exit kill_guest
 
-QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -smp 2,sockets=2 -m 2G)
+QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -smp '2,sockets=2' -m 2G)
 
 kernel_arguments()
 {

@@ -19,7 +19,7 @@ split_filter()
 selftest_programs()
 {
 	sed -n 's/^TEST_\(GEN_\)\?PROGS[[:space:]]*[:+]\?=[[:space:]]*//p' \
-		"$ROOT/selftests/cow/Makefile" | tr -s ' \t' '\n\n' | sort -u | sed '/^$/d'
+		"$ROOT/selftests/cow/Makefile" | tr -s '[:space:]' '\n' | sort -u | sed '/^$/d'
 }
 
 filtered_programs()
@@ -114,7 +114,7 @@ run_selftests()
 	base_archive "$SCRATCH/base.cpio"
 	cat "$SCRATCH"/{base.cpio,job.cpio.tests,job.cpio} > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
-	STREAM= run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(printf '%s\n' "$SPLATS" | head -n 1)"
