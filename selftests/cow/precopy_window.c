@@ -10,6 +10,7 @@
  */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -248,6 +249,26 @@ static int splice_often(char *addr)
 	return 0;
 }
 
+static void ignore_once(int sig)
+{
+	(void)sig;
+}
+
+/* Whoever injects the error gets a SIGBUS for it, too. */
+static int poison(char *addr)
+{
+	struct sigaction action = {
+		.sa_handler = ignore_once,
+		.sa_flags = SA_RESETHAND,
+	};
+
+	if (sigaction(SIGBUS, &action, NULL) ||
+	    madvise(addr, ps, MADV_HWPOISON))
+		return -errno;
+	signal(SIGBUS, SIG_DFL);
+	return cow_pagemap(addr) & COW_PM_PRESENT ? -EAGAIN : 0;
+}
+
 static int make_kinds(char *p)
 {
 	int i, ret = 0;
@@ -283,8 +304,7 @@ static int make_kinds(char *p)
 			ret = splice_often(addr);
 			break;
 		case POISONED:
-			if (madvise(addr, ps, MADV_HWPOISON))
-				ret = -errno;
+			ret = poison(addr);
 			break;
 		default:
 			break;
