@@ -441,6 +441,28 @@ input_state()
 	} | sha256sum | cut -c1-16
 }
 
+KUNIT_MESSAGE='mm: add KUnit tests for copy-on-write faults
+
+Test each check that a page has to pass before a copy-on-write fault
+copies it ahead: on constructed input at every boundary, and by real
+faults in address spaces that are made for it, with races and failed
+allocations forced by static stubs.
+
+Run with:
+
+  ./tools/testing/kunit/kunit.py run --kunitconfig=mm/tests'
+
+SELFTESTS_MESSAGE='selftests/cow: add tests of copy-on-write faults
+
+Test what user space can see of copy-on-write faults, with nothing copied
+ahead and with one and more pages: isolation after fork, concurrent
+writers, reuse after the child is gone, the exact number of faults, and
+the interface. On a kernel without the feature every test skips.
+
+Run with:
+
+  make -C tools/testing/selftests TARGETS=cow run_tests'
+
 # make_commits: sets SERIES_HEAD
 make_commits()
 {
@@ -454,8 +476,8 @@ make_commits()
 		[ -f "$ROOT/patches/$patch" ] || die "patches/$series names '$patch', which does not exist"
 		commit_patch "$patch"
 	done < <(series_patches "$series")
-	commit_folder kunit mm/tests "mm: add KUnit tests for copy-on-write faults"
-	commit_folder selftests/cow tools/testing/selftests/cow "selftests/cow: add tests of copy-on-write faults"
+	commit_folder kunit mm/tests "$KUNIT_MESSAGE"
+	commit_folder selftests/cow tools/testing/selftests/cow "$SELFTESTS_MESSAGE"
 	rm -f "$GIT_INDEX_FILE"
 	unset GIT_INDEX_FILE
 }
