@@ -78,8 +78,10 @@ on_exit()
 	for ((i = ${#AT_EXIT[@]} - 1; i >= 0; i--)); do
 		eval "${AT_EXIT[i]}"
 	done
-	# Status 2 without leave() is a die() in a subshell: it has spoken.
-	if [ -z "$LEAVING" ] && [ "$status" -ne 0 ] && [ "$status" -ne "$E_USAGE" ]; then
+	# Status 2 without leave() is a die() in a subshell: it has spoken; 141 is
+	# a reader of ours that has seen enough.
+	if [ -z "$LEAVING" ] && [ "$status" -ne 0 ] && [ "$status" -ne "$E_USAGE" ] &&
+	   [ "$status" -ne 141 ]; then
 		say "$COMMAND: stopped by an unexpected error (status $status)${LOGS:+; logs in $LOGS}"
 		status=$E_USAGE
 	fi
