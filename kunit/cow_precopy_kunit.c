@@ -351,26 +351,37 @@ static void change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clea
 	KUNIT_ASSERT_NOT_NULL(test, vma);
 }
 
+/* With both mmap_locks held for writing. */
 static int dup_vma(struct mm_struct *mm, struct vm_area_struct *vma)
 {
 	struct vm_area_struct *new = vm_area_dup(vma);
+	struct anon_vma *anon_vma;
 	int ret;
 
 	if (!new)
 		return -ENOMEM;
 	new->vm_mm = mm;
+	new->anon_vma = NULL;
+	vma_start_write(vma);
+	ret = anon_vma_fork(new, vma);
+	if (ret)
+		goto free;
 	/* insert_vm_struct() wants a VMA that has not been written to. */
+	anon_vma = new->anon_vma;
 	new->anon_vma = NULL;
 	ret = insert_vm_struct(mm, new);
-	if (ret) {
-		vm_area_free(new);
-		return ret;
-	}
+	new->anon_vma = anon_vma;
+	if (ret)
+		goto unlink;
 	/* It is in the tree: mmput() frees it from here on. */
 	if (new->vm_file)
 		get_file(new->vm_file);
-	ret = anon_vma_fork(new, vma);
-	return ret ?: copy_page_range(new, vma);
+	return copy_page_range(new, vma);
+unlink:
+	unlink_anon_vmas(new);
+free:
+	vm_area_free(new);
+	return ret;
 }
 
 static void mmput_action(void *mm)
