@@ -34,14 +34,14 @@ count_results()
 	awk -F '\t' -v status="$1" '$1 == status { n++ } END { print n + 0 }' "$RESULTS"
 }
 
-# show_results: one line for each group of tests (what stands before the
-# name's last colon), each failure, and the reasons of what was skipped
+# show_results: one line for each group of tests (PROGRAM of PROGRAM:TEST,
+# ARCH:SUITE of ARCH:SUITE:TEST), each failure, and the reasons of what was skipped
 show_results()
 {
 	awk -F '\t' '
 		{
-			group = $2
-			sub(/:[^:]*$/, "", group)
+			parts = split($2, part, ":")
+			group = parts > 2 ? part[1] ":" part[2] : part[1]
 			if (!(group in all))
 				order[++n] = group
 			all[group]++
