@@ -281,10 +281,16 @@ report_guest()
 		[ -s "$dir/console.txt" ] || say "the console is empty: $dir/console.txt"
 	fi
 	if [ -n "$SPLATS" ]; then
-		say "the kernel complained on its console ($dir/console.txt):"
-		printf '%s\n' "$SPLATS" | head -n 10 | sed 's/^/  | /' >&2
+		show_splats "$SPLATS" "$dir/console.txt"
 	fi
 	[ -z "$WHY" ] && [ -z "$SPLATS" ]
+}
+
+# show_splats LINES CONSOLE
+show_splats()
+{
+	say "the kernel complained on its console ($2):"
+	printf '%s\n' "$1" | head -n 10 | sed 's/^/  | /' >&2
 }
 
 # find_splats CONSOLE: prints the lines by which a kernel complains

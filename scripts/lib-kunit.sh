@@ -131,11 +131,10 @@ judge_kunit()
 	fi
 	if [ -n "$why" ]; then
 		record fail "$arch:kernel" "$why"
-		show_tail "$KUNIT_LOG"
+		[ -n "${QUIET-}" ] || show_tail "$KUNIT_LOG"
 	fi
 	if [ -n "$splats" ]; then
-		say "the kernel complained in $KUNIT_LOG:"
-		printf '%s\n' "$splats" | head -n 10 | sed 's/^/  | /' >&2
+		[ -n "${QUIET-}" ] || show_splats "$splats" "$KUNIT_LOG"
 		record fail "$arch:console" "$(printf '%s\n' "$splats" | head -n 1)"
 	fi
 }

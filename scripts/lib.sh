@@ -430,11 +430,11 @@ step()
 		"$@" < /dev/null >> "$log" 2>&1 || status=$?
 	fi
 	stop_ticker
-	if [ "$status" -ne 0 ]; then
+	if [ -n "${QUIET-}" ]; then
+		:
+	elif [ "$status" -ne 0 ]; then
 		say "$what: failed after $((SECONDS - start))s; log: $log"
 		show_tail "$log"
-	elif [ -n "${QUIET-}" ]; then
-		:
 	elif is_terminal || [ $((SECONDS - start)) -ge 5 ]; then
 		say "$what: $((SECONDS - start))s"
 	fi
