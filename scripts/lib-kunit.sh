@@ -85,7 +85,8 @@ run_kunit()
 	for option in "${MAKE_FLAGS[@]}"; do
 		command+=(--make_options="$option")
 	done
-	for option in $APPEND; do
+	# an oops or a panic ends the kernel at once, not at the timeout
+	for option in panic=-1 oops=panic $APPEND; do
 		command+=(--kernel_args="$option")
 	done
 	command+=("$@")
