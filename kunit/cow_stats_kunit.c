@@ -454,6 +454,10 @@ static void reset_during_burst(struct kunit *test, struct counting *c)
 	faults = read_stat(test, "faults");
 	KUNIT_EXPECT_GE(test, faults, BURST - after);
 	KUNIT_EXPECT_LE(test, faults, BURST - before);
+	/* A fault is counted as a whole, or not at all. */
+	KUNIT_EXPECT_EQ(test, read_stat(test, "total_ns"), faults * COPY_NS);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "fault_total_ns"), faults * FAULT_NS);
+	KUNIT_EXPECT_EQ(test, read_stat(test, "max_ns"), faults ? COPY_NS : 0);
 }
 
 /*
