@@ -590,6 +590,19 @@ int cow_pin_cpu(void)
 	return sched_setaffinity(0, sizeof(set), &set) ? -errno : 0;
 }
 
+int cow_drain_lru(void)
+{
+	long ps = sysconf(_SC_PAGESIZE);
+	char *p = cow_map(ps, 0);
+	int ret;
+
+	if (!p)
+		return -ENOMEM;
+	ret = madvise(p, ps, MADV_COLD) ? -errno : 0;
+	cow_unmap(p, ps);
+	return ret;
+}
+
 int cow_pfns(const void *addr, int nr, __u64 *pfn)
 {
 	size_t len = nr * sizeof(*pfn);

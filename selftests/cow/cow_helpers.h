@@ -56,6 +56,9 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#ifndef MADV_COLD
+#define MADV_COLD	20
+#endif
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT	21
 #endif
@@ -275,6 +278,11 @@ long cow_minflt(void);
  * only the batch of its own CPU before it decides to reuse or to copy.
  */
 int cow_pin_cpu(void);
+/*
+ * Empty these batches on the CPU we are on. munmap() did it up to 6.12;
+ * madvise(MADV_COLD) begins with it on all kernels, whatever it is told.
+ */
+int cow_drain_lru(void);
 
 /*
  * Exact measurements

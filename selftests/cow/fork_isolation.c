@@ -1256,6 +1256,7 @@ TEST_F_TIMEOUT(fork_isolation, swapped_out, TEST_TIMEOUT)
 /* Pages in Mlocked of /proc/meminfo, with every CPU's part of the count */
 static long mlocked_kb(void)
 {
+	cow_drain_lru();
 	cow_write_file("/proc/sys/vm/stat_refresh", "1");
 	return cow_file_key("/proc/meminfo", "Mlocked");
 }
@@ -1266,7 +1267,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	long kb = nr * w->page_size / 1024;
 	long base, locked, vm_before, vm_locked;
 
-	/* Its per-CPU batches must be drained by our own munmap(). */
+	/* The per-CPU batches to drain are those of this CPU. */
 	ASSERT_EQ(0, cow_pin_cpu());
 	vm_before = cow_status_kb("VmLck");
 	base = mlocked_kb();
