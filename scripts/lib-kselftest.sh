@@ -124,6 +124,12 @@ run_selftests()
 	cat "$SCRATCH"/{base.cpio,job.cpio.tests,job.cpio} > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	if emulator_slipped "$dir/console.txt"; then
+		say "QEMU ran half-patched code (its bug, see $dir.slipped); once more"
+		rm -rf "$dir.slipped"
+		mv "$dir" "$dir.slipped"
+		STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	fi
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(printf '%s\n' "$SPLATS" | head -n 1)"
