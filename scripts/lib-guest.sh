@@ -271,11 +271,12 @@ judge_guest()
 
 # emulator_slipped CONSOLE: did QEMU run code that was being patched?
 #
-# While the kernel patches a static key, an int3 stands in its place, and all
-# CPUs are told before and after. With several threads, TCG may still run the
-# int3 from its cache of translated code when the kernel no longer expects it:
-# seen once in some hundred boots, at keys that are none of ours. No kernel
-# without kprobes has another reason for this oops. On KVM it would be a bug.
+# While the kernel patches its code, an int3 stands in the place, and all CPUs
+# are told before and after. With several threads, TCG may still run the int3
+# from its cache of translated code when the kernel no longer expects it. The
+# configuration leaves little to patch (no CONFIG_JUMP_LABEL), but trace events
+# are. No kernel without kprobes has another reason for this oops. On KVM it
+# would be a bug.
 emulator_slipped()
 {
 	[ "$(accelerator)" != kvm ] && grep -q '^\[ *[0-9.]*\] Oops: int3: ' "$1"
