@@ -665,6 +665,7 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 {
 	pid_t parent = getpid();
 	int down[2], up[2], err;
+	pid_t pid;
 
 	/* cow_child_send() to one that has died returns an error instead. */
 	signal(SIGPIPE, SIG_IGN);
@@ -676,8 +677,9 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 		close(down[1]);
 		return -err;
 	}
-	c->pid = fork();
-	if (c->pid < 0) {
+	/* @c may be in shared memory, where the child's 0 could win. */
+	pid = fork();
+	if (pid < 0) {
 		err = errno;
 		close(down[0]);
 		close(down[1]);
@@ -685,7 +687,7 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 		close(up[1]);
 		return -err;
 	}
-	if (!c->pid) {
+	if (!pid) {
 		struct cow_child self = {
 			.pid = parent,
 			.in = down[0],
@@ -701,6 +703,7 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 	}
 	close(down[0]);
 	close(up[1]);
+	c->pid = pid;
 	c->in = up[0];
 	c->out = down[1];
 	return 0;
