@@ -41,6 +41,7 @@ fragments()
 	echo "$config/common.config"
 	echo "$config/$1.config"
 	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
+	[ -z "$BENCH" ] || echo "$config/bench.config"
 	[ -n "$UNPATCHED" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
 }
 
@@ -51,7 +52,7 @@ tree_has_series()
 
 out_name()
 {
-	echo "$1${DEBUG:+-$DEBUG}"
+	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}"
 }
 
 # configure TREE OUT ARCH: writes OUT/.config when what it depends on changed

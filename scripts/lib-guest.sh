@@ -151,25 +151,38 @@ kill_guest()
 
 at_exit kill_guest
 
-QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -smp '2,sockets=2' -m 2G)
+QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -m 2G)
 
+# What the guest's instructions run on. With ICOUNT set, a machine whose clock
+# counts them: one nanosecond is one instruction, and two runs agree.
+guest_machine()
+{
+	if [ -n "$ICOUNT" ]; then
+		MACHINE=(-machine pc-i440fx-7.2 -cpu qemu64-v1 -smp 1
+			-accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
+		return
+	fi
+	MACHINE=(-smp '2,sockets=2' -accel "$(accelerator)")
+	[ "$(accelerator)" != kvm ] || MACHINE+=(-cpu host)
+}
+
+# A clock that counts instructions needs no calibration.
 kernel_arguments()
 {
 	local console=ttyS0
 	[ "$1" = x86_64 ] || console=tty0
-	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }loglevel=7 ${APPEND}"
+	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }${ICOUNT:+tsc=reliable tsc_early_khz=1000000 }loglevel=7 ${APPEND}"
 }
 
 # start_guest ARCH INITRAMFS DIR: the job's output goes to file descriptor 3.
 # Sets GUEST.
 start_guest()
 {
-	local arch=$1 initramfs=$2 dir=$3 accel cpu=()
+	local arch=$1 initramfs=$2 dir=$3
 	case "$arch" in
 	x86_64)
-		accel=$(accelerator)
-		[ "$accel" != kvm ] || cpu=(-cpu host)
-		setsid "${QEMU_BASE[@]}" -accel "$accel" "${cpu[@]}" \
+		guest_machine
+		setsid "${QEMU_BASE[@]}" "${MACHINE[@]}" \
 			${GDB:+-s -S} \
 			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
 			-append "$(kernel_arguments "$arch")" \

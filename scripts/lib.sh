@@ -117,6 +117,8 @@ UNPATCHED=
 INSTALL_DEPS=
 VERBOSE=${VERBOSE-}
 GDB=
+BENCH=
+ICOUNT=
 ARGS=()
 
 common_options()
@@ -190,6 +192,14 @@ parse_options()
 		--gdb)
 			takes gdb
 			GDB=1
+			shift ;;
+		--bench)
+			takes bench
+			BENCH=1
+			shift ;;
+		--icount)
+			takes icount
+			ICOUNT=1
 			shift ;;
 		--install-deps)
 			INSTALL_DEPS=1
