@@ -186,7 +186,7 @@ TEST_F(cow_abi, format)
 	int i;
 
 	ASSERT_GT(cow_read_file(COW_STATS_FILE, buf, sizeof(buf)), 0);
-	for (i = 0; i < COW_NR_KEYS; i++) {
+	for (i = 0; i < COW_NR_SYSTEM_KEYS; i++) {
 		snprintf(want, sizeof(want), "%s: ", cow_key_names[i]);
 		ASSERT_EQ(strncmp(line, want, strlen(want)), 0)
 			TH_LOG("'%.40s' instead of '%s'", line, want);
@@ -364,7 +364,7 @@ TEST_F(cow_abi, reset)
 		ASSERT_EQ(write(fd, text, len), (ssize_t)len);
 		close(fd);
 		ASSERT_EQ(cow_stats_read(&s), 0);
-		for (key = 0; key < COW_NR_KEYS; key++) {
+		for (key = 0; key < COW_NR_SYSTEM_KEYS; key++) {
 			ASSERT_EQ(s.v[key], 0ULL)
 				TH_LOG("%s after writing '%.10s'",
 				       cow_key_names[key], text);
@@ -459,7 +459,7 @@ TEST_F(cow_abi, switches)
 	ASSERT_EQ(faults_of(&delta, SHARED), 0);
 	ASSERT_EQ(cow_stats_read(&s), 0);
 	EXPECT_GE(s.v[COW_FAULTS], (unsigned long long)PAGES);
-	for (key = COW_ATTEMPTS; key < COW_NR_KEYS; key++) {
+	for (key = COW_ATTEMPTS; key < COW_NR_SYSTEM_KEYS; key++) {
 		EXPECT_EQ(s.v[key], 0ULL)
 			TH_LOG("%s with vm.cow_precopy=0", cow_key_names[key]);
 	}

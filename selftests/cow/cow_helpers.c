@@ -22,64 +22,6 @@
 
 #define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
 
-const char * const cow_key_names[COW_NR_KEYS] = {
-	[COW_FAULTS]		= "faults",
-	[COW_REUSED]		= "reused",
-	[COW_TOTAL_NS]		= "total_ns",
-	[COW_MAX_NS]		= "max_ns",
-	[COW_MIN_NS]		= "min_ns",
-	[COW_AVG_NS]		= "avg_ns",
-	[COW_P50_NS]		= "p50_ns",
-	[COW_P90_NS]		= "p90_ns",
-	[COW_P95_NS]		= "p95_ns",
-	[COW_P99_NS]		= "p99_ns",
-	[COW_FAULT_TOTAL_NS]	= "fault_total_ns",
-	[COW_FAULT_P50_NS]	= "fault_p50_ns",
-	[COW_FAULT_P99_NS]	= "fault_p99_ns",
-	[COW_ATTEMPTS]		= "precopy_attempts",
-	[COW_SUCCESS]		= "precopy_success",
-	[COW_REUSE_AHEAD]	= "reuse_ahead",
-	[COW_SKIP_VMA]		= "precopy_skip_vma",
-	[COW_SKIP_PMD]		= "precopy_skip_pmd",
-	[COW_SKIP_NOTPRESENT]	= "precopy_skip_notpresent",
-	[COW_SKIP_WRITABLE]	= "precopy_skip_writable",
-	[COW_SKIP_NOTANON]	= "precopy_skip_notanon",
-	[COW_SKIP_EXCLUSIVE]	= "precopy_skip_exclusive",
-	[COW_SKIP_RACE]		= "precopy_skip_race",
-	[COW_SKIP_NOMEM]	= "precopy_skip_nomem",
-	[COW_SKIP_SPECIAL]	= "precopy_skip_special",
-	[COW_SKIP_MADVISE]	= "precopy_skip_madvise",
-	[COW_SKIP_UFFD]		= "precopy_skip_uffd",
-	[COW_SKIP_SOFTDIRTY]	= "precopy_skip_softdirty",
-	[COW_SKIP_KSM]		= "precopy_skip_ksm",
-	[COW_SKIP_PINNED]	= "precopy_skip_pinned",
-};
-
-ssize_t cow_read_file(const char *path, char *buf, size_t size)
-{
-	ssize_t n, len = 0;
-	int fd;
-
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	while ((size_t)len < size - 1) {
-		n = read(fd, buf + len, size - 1 - len);
-		if (n < 0) {
-			if (errno == EINTR)
-				continue;
-			len = -errno;
-			break;
-		}
-		if (!n)
-			break;
-		len += n;
-	}
-	close(fd);
-	buf[len < 0 ? 0 : len] = '\0';
-	return len;
-}
-
 int cow_write_file(const char *path, const char *text)
 {
 	ssize_t n, len = strlen(text);
@@ -249,59 +191,6 @@ void cow_restore(const struct cow_settings *saved)
 	cow_want("cow_precopy_pages", saved->precopy_pages);
 	cow_want("cow_stats", saved->stats);
 	cow_want("cow_sample_interval", saved->sample_interval);
-}
-
-int cow_stats_read(struct cow_stats *s)
-{
-	/* Static: read and parsed in the same pages each time. */
-	static char buf[16384];
-	unsigned long long val;
-	char *line, *next, *colon, *end;
-	bool seen[COW_NR_KEYS] = {};
-	ssize_t len;
-	int i;
-
-	len = cow_read_file(COW_STATS_FILE, buf, sizeof(buf));
-	if (len < 0)
-		return len;
-	s->skips = 0;
-	for (line = buf; *line; line = next) {
-		next = strchr(line, '\n');
-		if (!next)
-			return -EPROTO;
-		*next++ = '\0';
-		colon = strstr(line, ": ");
-		if (!colon)
-			return -EPROTO;
-		*colon = '\0';
-		errno = 0;
-		val = strtoull(colon + 2, &end, 10);
-		if (errno || end == colon + 2 || *end)
-			return -EPROTO;
-		if (!strncmp(line, "precopy_skip_", 13))
-			s->skips += val;
-		for (i = 0; i < COW_NR_KEYS; i++) {
-			if (strcmp(line, cow_key_names[i]))
-				continue;
-			s->v[i] = val;
-			seen[i] = true;
-			break;
-		}
-	}
-	for (i = 0; i < COW_NR_KEYS; i++)
-		if (!seen[i])
-			return -EPROTO;
-	return 0;
-}
-
-void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
-		     const struct cow_stats *after)
-{
-	int i;
-
-	for (i = 0; i < COW_NR_KEYS; i++)
-		d->v[i] = after->v[i] - before->v[i];
-	d->skips = after->skips - before->skips;
 }
 
 size_t cow_page_size(void)

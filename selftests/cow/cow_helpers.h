@@ -56,6 +56,8 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include "cow_stats.h"
+
 #ifndef MADV_COLD
 #define MADV_COLD	20
 #endif
@@ -113,66 +115,9 @@ void cow_restore(const struct cow_settings *saved);
 const char *cow_missing(void);
 
 /*
- * /proc/cow_stats
- */
-
-enum cow_key {
-	COW_FAULTS,
-	COW_REUSED,
-	COW_TOTAL_NS,
-	COW_MAX_NS,
-	COW_MIN_NS,
-	COW_AVG_NS,
-	COW_P50_NS,
-	COW_P90_NS,
-	COW_P95_NS,
-	COW_P99_NS,
-	COW_FAULT_TOTAL_NS,
-	COW_FAULT_P50_NS,
-	COW_FAULT_P99_NS,
-	COW_ATTEMPTS,
-	COW_SUCCESS,
-	COW_REUSE_AHEAD,
-	COW_SKIP_VMA,
-	COW_SKIP_PMD,
-	COW_SKIP_NOTPRESENT,
-	COW_SKIP_WRITABLE,
-	COW_SKIP_NOTANON,
-	COW_SKIP_EXCLUSIVE,
-	COW_SKIP_RACE,
-	COW_SKIP_NOMEM,
-	COW_SKIP_SPECIAL,
-	COW_SKIP_MADVISE,
-	COW_SKIP_UFFD,
-	COW_SKIP_SOFTDIRTY,
-	COW_SKIP_KSM,
-	COW_SKIP_PINNED,
-	COW_NR_KEYS
-};
-
-#define COW_FIRST_SKIP	COW_SKIP_VMA
-
-/* The keys' names in the file, in the order of the file. */
-extern const char * const cow_key_names[COW_NR_KEYS];
-
-struct cow_stats {
-	unsigned long long v[COW_NR_KEYS];
-	/* Sum of every precopy_skip_*, also of one that is not in the list. */
-	unsigned long long skips;
-};
-
-/* 0, a negative errno, or -EPROTO if a key is missing or a line malformed */
-int cow_stats_read(struct cow_stats *s);
-/* after - before, for every counter (the percentiles make no sense then) */
-void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
-		     const struct cow_stats *after);
-
-/*
  * Files
  */
 
-/* Whole file into buf, NUL-terminated; length or a negative errno */
-ssize_t cow_read_file(const char *path, char *buf, size_t size);
 int cow_write_file(const char *path, const char *text);
 int cow_read_long(const char *path, long *val);
 int cow_write_long(const char *path, long val);

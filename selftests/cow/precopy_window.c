@@ -386,7 +386,7 @@ static bool compare(const struct cow_measure *m, const struct expected *e)
 	if (m->minflt != e->minflt || m->d.skips != e->d.skips ||
 	    !cow_stats_balanced(&m->d))
 		return false;
-	for (k = 0; k < COW_NR_KEYS; k++) {
+	for (k = 0; k < COW_NR_SYSTEM_KEYS; k++) {
 		switch (k) {
 		case COW_FAULTS:
 		case COW_REUSED:
@@ -418,7 +418,7 @@ static void log_difference(struct __test_metadata *_metadata)
 
 	TH_LOG("%d pages, %d written: %ld faults of this thread, %ld expected; COW_SEED=%llu",
 	       lay.nr, lay.nr_order, got.minflt, want.minflt, seed);
-	for (k = 0; k < COW_NR_KEYS; k++)
+	for (k = 0; k < COW_NR_SYSTEM_KEYS; k++)
 		if (got.d.v[k] != want.d.v[k] &&
 		    (k >= COW_ATTEMPTS || (counting && k < COW_TOTAL_NS)))
 			TH_LOG("%s: %llu, %llu expected", cow_key_names[k],
