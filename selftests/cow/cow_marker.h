@@ -7,7 +7,7 @@
  * Each marker is one instruction: a multi-byte NOP that every x86_64 CPU has
  * (0F 1F /0), with a displacement that no compiler emits. It accesses no memory
  * and changes nothing, under an emulator or on hardware. Other architectures
- * have no marker; there it only keeps the compiler from moving memory accesses
+ * have no marker; there these only keep the compiler from moving memory accesses
  * across.
  */
 #ifndef COW_MARKER_H
@@ -17,23 +17,21 @@
 #define COW_MARKER_START	0x434f5701
 #define COW_MARKER_STOP		0x434f5702
 
-#ifdef __x86_64__
 /* nopl MARK(%rax,%rax,1), in bytes: an assembler may not choose the encoding. */
-#define cow_marker(mark)						\
-	asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long %c0"	\
-		     : : "i" (mark) : "memory")
+#ifdef __x86_64__
+#define COW_MARKER_NOP		".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long %c0"
 #else
-#define cow_marker(mark)	asm volatile("" : : : "memory")
+#define COW_MARKER_NOP		""
 #endif
 
 static inline void cow_marker_start(void)
 {
-	cow_marker(COW_MARKER_START);
+	asm volatile(COW_MARKER_NOP : : "i" (COW_MARKER_START) : "memory");
 }
 
 static inline void cow_marker_stop(void)
 {
-	cow_marker(COW_MARKER_STOP);
+	asm volatile(COW_MARKER_NOP : : "i" (COW_MARKER_STOP) : "memory");
 }
 
 #endif /* COW_MARKER_H */
