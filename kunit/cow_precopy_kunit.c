@@ -66,11 +66,15 @@ struct space {
 	s64 anon;
 };
 
-/* The counters of mm/cow_precopy.c, which are never reset. */
+/*
+ * The counters of mm/cow_precopy.c, which are never reset, and those of the
+ * address space that the test's thread runs in.
+ */
 struct counts {
 	unsigned long attempts;
 	unsigned long success;
 	unsigned long skips[NR_COW_SKIPS];
+	u64 mine[NR_COW_ITEMS];
 };
 
 /**
@@ -167,6 +171,8 @@ static void read_counts(struct counts *counts)
 	counts->success = cow_precopy_successes();
 	for (why = 0; why < NR_COW_SKIPS; why++)
 		counts->skips[why] = cow_precopy_skips(why);
+	memcpy(counts->mine, current->mm->cow_counts.counts.items,
+	       sizeof(counts->mine));
 }
 
 static void note_space(struct kunit *test, struct space *space)
@@ -519,6 +525,13 @@ static void expect_counts(struct kunit *test, unsigned int success,
 	for (i = 0; i < NR_COW_SKIPS; i++)
 		KUNIT_EXPECT_EQ_MSG(test, now.skips[i] - f->before.skips[i],
 				    i == why ? skipped : 0, "reason %d", i);
+
+	KUNIT_EXPECT_EQ(test, now.mine[COW_ITEM_PRECOPIED] -
+			f->before.mine[COW_ITEM_PRECOPIED], success);
+	for (i = COW_ITEM_SKIP; i < NR_COW_ITEMS; i++)
+		KUNIT_EXPECT_EQ_MSG(test, now.mine[i] - f->before.mine[i],
+				    i == COW_ITEM_SKIP + why ? skipped : 0,
+				    "item %d of the process", i);
 }
 
 /*

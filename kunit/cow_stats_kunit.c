@@ -5,17 +5,23 @@
  */
 #include <kunit/test.h>
 #include <linux/atomic.h>
+#include <linux/cow_stats.h>
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/jiffies.h>
 #include <linux/limits.h>
 #include <linux/math64.h>
 #include <linux/overflow.h>
 #include <linux/prandom.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/seq_file.h>
 #include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/timer.h>
+
+#include <trace/events/cow.h>
 
 #include "../cow.h"
 
@@ -33,6 +39,8 @@ static bool close_to(u64 is, u64 want)
 /*
  * Buckets
  */
+
+KUNIT_DEFINE_ACTION_WRAPPER(put_mm, mmput, struct mm_struct *);
 
 struct bucket_case {
 	const char *desc;
@@ -280,16 +288,22 @@ static const char * const keys[] = {
 	"precopy_skip_ksm", "precopy_skip_pinned",
 };
 
-static char *read_stats(struct kunit *test)
+static char *read_file(struct kunit *test,
+		       int (*show)(struct seq_file *m, void *v))
 {
 	struct seq_file m = { .size = PAGE_SIZE };
 
 	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, m.buf);
-	KUNIT_ASSERT_EQ(test, cow_stats_show(&m, NULL), 0);
+	KUNIT_ASSERT_EQ(test, show(&m, NULL), 0);
 	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
 	m.buf[m.count] = '\0';
 	return m.buf;
+}
+
+static char *read_stats(struct kunit *test)
+{
+	return read_file(test, cow_stats_show);
 }
 
 static u64 value_of(struct kunit *test, const char *stats, const char *key)
@@ -389,6 +403,212 @@ static void percentiles_within_extremes(struct kunit *test)
 	stats = read_stats(test);
 	KUNIT_EXPECT_LE(test, value_of(test, stats, "p99_ns"), 1026);
 	KUNIT_EXPECT_GE(test, value_of(test, stats, "p50_ns"), 1025);
+}
+
+/* Each bucket that is not empty, in order, with bounds that are its own. */
+static void histogram_lines(struct kunit *test)
+{
+	cow_stats_reset();
+	count(COW_COPIED, 20, 2000);
+	count(COW_COPIED, 1024, 2100);
+	count(COW_COPIED, 1055, 2100);
+	count(COW_COPIED, 1056, U64_MAX);
+	count(COW_REUSED, 0, 5);
+	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show),
+			   "copy 20 20 1\n"
+			   "copy 1024 1055 2\n"
+			   "copy 1056 1087 1\n"
+			   "fault 5 5 1\n"
+			   "fault 1984 2015 1\n"
+			   "fault 2048 2111 2\n"
+			   "fault 67645734912 68719476735 1\n");
+	cow_stats_reset();
+	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show), "");
+}
+
+/* No duration is between two buckets, or in both. */
+static void bucket_bounds(struct kunit *test)
+{
+	unsigned int i;
+
+	KUNIT_EXPECT_EQ(test, cow_hist_lowest(0), 0);
+	for (i = 1; i < COW_HIST_BUCKETS; i++) {
+		u64 lowest = cow_hist_lowest(i);
+
+		KUNIT_EXPECT_EQ(test, cow_hist_index(lowest), i);
+		KUNIT_EXPECT_EQ(test, cow_hist_index(lowest - 1), i - 1);
+	}
+	KUNIT_EXPECT_EQ(test, cow_hist_lowest(COW_HIST_BUCKETS), LONGEST + 1);
+}
+
+/*
+ * The clock
+ */
+
+struct scale_case {
+	const char *desc;
+	u64 ticks;
+	u64 ns;
+	u32 mult;
+};
+
+static const struct scale_case scale_cases[] = {
+	{ "1 GHz", 5000000, 5000000, BIT(COW_CLOCK_SHIFT) },
+	{ "2 GHz", 10000000, 5000000, BIT(COW_CLOCK_SHIFT - 1) },
+	{ "25 MHz", 125000, 5000000, 40 << COW_CLOCK_SHIFT },
+	{ "rounded to the nearest", 3, 2, 11184811 },
+	{ "slowest", 256, 65535, 4294901760U },
+	{ "too slow", 256, 65536, 0 },
+	{ "stopped", 0, 5000000, 0 },
+	{ "stopped both", 0, 0, 0 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(scale, scale_cases, desc);
+
+static void clock_scale(struct kunit *test)
+{
+	const struct scale_case *c = test->param_value;
+
+	KUNIT_EXPECT_EQ(test, cow_clock_scale(c->ticks, c->ns), c->mult);
+}
+
+/* What was measured on two CPUs may be misordered; no duration is 0. */
+static void clock_never_runs_back(struct kunit *test)
+{
+	KUNIT_EXPECT_EQ(test, cow_clock_ns(1000, 1000), 1);
+	KUNIT_EXPECT_EQ(test, cow_clock_ns(1000, 999), 1);
+	/* Through zero is forward. */
+	KUNIT_EXPECT_EQ(test, cow_clock_ns(-500000000ULL, 500000000ULL),
+			cow_clock_ns(1, 1000000001ULL));
+}
+
+static void stop_timing(void *unused)
+{
+	cow_trace_unreg();
+}
+
+/*
+ * Whatever clock was chosen, it agrees with the scheduler's to 0.1 %: what it
+ * measures is not shorter than what lies within, nor longer than what lies
+ * around it. The rest is what one tick of a coarse clock may be off by.
+ */
+static void clock_is_right(struct kunit *test)
+{
+	const u64 tick = 2 * TICK_NSEC;
+	u64 outer, begin, inner, within, end, around, ns;
+
+	cow_trace_reg();
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, stop_timing, NULL), 0);
+
+	outer = local_clock();
+	begin = cow_clock();
+	inner = local_clock();
+	msleep(50);
+	within = local_clock();
+	end = cow_clock();
+	around = local_clock();
+
+	ns = cow_clock_ns(begin, end);
+	KUNIT_EXPECT_GE(test, ns + ns / 1000 + tick, within - inner);
+	KUNIT_EXPECT_LE(test, ns, around - outer + (around - outer) / 1000 + tick);
+}
+
+/*
+ * Processes
+ */
+
+static struct mm_struct *new_mm(struct kunit *test)
+{
+	struct mm_struct *mm = mm_alloc();
+
+	KUNIT_ASSERT_NOT_NULL(test, mm);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, put_mm, mm), 0);
+	return mm;
+}
+
+static void new_mm_counts_nothing(struct kunit *test)
+{
+	const struct cow_counts *counts = &new_mm(test)->cow_counts.counts;
+
+	KUNIT_EXPECT_NULL(test, memchr_inv(counts->items, 0, sizeof(counts->items)));
+	KUNIT_EXPECT_EQ(test, counts->min_ns, U64_MAX);
+	KUNIT_EXPECT_EQ(test, counts->max_ns, 0);
+}
+
+/* A kernel thread counts for the address space that it faults in. */
+static void counts_for_others(struct kunit *test)
+{
+	struct mm_struct *mm = new_mm(test), *other = new_mm(test);
+
+	cow_count_item(mm, COW_ITEM_PRECOPIED);
+	cow_count_item(mm, COW_ITEM_PRECOPIED);
+	cow_count_item(other, COW_ITEM_REUSE_AHEAD);
+	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_PRECOPIED], 2);
+	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_REUSE_AHEAD], 0);
+	KUNIT_EXPECT_EQ(test, other->cow_counts.counts.items[COW_ITEM_REUSE_AHEAD], 1);
+	KUNIT_EXPECT_EQ(test, current->cow_counts.items[COW_ITEM_PRECOPIED], 0);
+}
+
+/* As if this thread had counted @n of the item number n, on top of @base. */
+static void pretend_counts(unsigned int base, u64 min_ns, u64 max_ns)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_COW_ITEMS; i++)
+		current->cow_counts.items[i] = base + i;
+	current->cow_counts.min_ns = min_ns;
+	current->cow_counts.max_ns = max_ns;
+}
+
+/* What a task has counted is in one place before it leaves, and after it. */
+static void leaving_moves_counts(struct kunit *test)
+{
+	struct mm_struct *mm = new_mm(test);
+	const struct cow_counts *counts = &mm->cow_counts.counts;
+	const struct cow_counts *mine = &current->cow_counts;
+	struct cow_bill before = current->signal->cow_bill;
+	unsigned int i;
+
+	pretend_counts(100, 30, 70);
+	cow_stats_leave_mm(mm);
+	KUNIT_EXPECT_NULL(test, memchr_inv(mine->items, 0, sizeof(mine->items)));
+	pretend_counts(1000, 40, 80);
+	cow_stats_leave_mm(mm);
+	/* There is nothing left to move. */
+	cow_stats_leave_mm(mm);
+	cow_stats_leave_mm(NULL);
+
+	for (i = 0; i < NR_COW_ITEMS; i++)
+		KUNIT_EXPECT_EQ_MSG(test, counts->items[i], 1100 + 2 * i, "item %u", i);
+	KUNIT_EXPECT_EQ(test, counts->min_ns, 30);
+	KUNIT_EXPECT_EQ(test, counts->max_ns, 80);
+	for (i = 0; i < NR_COW_INHERITED; i++)
+		KUNIT_EXPECT_EQ_MSG(test, current->signal->cow_bill.own[i],
+				    before.own[i] + 1100 + 2 * i, "item %u", i);
+	KUNIT_EXPECT_MEMEQ(test, current->signal->cow_bill.children,
+			   before.children, sizeof(before.children));
+}
+
+/* A parent gets what the child and the child's children have counted. */
+static void parent_gets_the_bill(struct kunit *test)
+{
+	struct signal_struct *parent = kunit_kzalloc(test, sizeof(*parent), GFP_KERNEL);
+	struct signal_struct *child = kunit_kzalloc(test, sizeof(*child), GFP_KERNEL);
+	unsigned int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, parent);
+	KUNIT_ASSERT_NOT_NULL(test, child);
+	for (i = 0; i < NR_COW_INHERITED; i++) {
+		parent->cow_bill.own[i] = 10000;
+		parent->cow_bill.children[i] = 1000;
+		child->cow_bill.own[i] = 100 + i;
+		child->cow_bill.children[i] = 10;
+	}
+	cow_stats_reap(parent, child);
+	for (i = 0; i < NR_COW_INHERITED; i++) {
+		KUNIT_EXPECT_EQ(test, parent->cow_bill.children[i], 1110 + i);
+		KUNIT_EXPECT_EQ(test, parent->cow_bill.own[i], 10000);
+	}
 }
 
 /*
@@ -500,6 +720,15 @@ static struct kunit_case cow_stats_cases[] = {
 	KUNIT_CASE(reset_to_zero),
 	KUNIT_CASE(counts_from_zero),
 	KUNIT_CASE(percentiles_within_extremes),
+	KUNIT_CASE(bucket_bounds),
+	KUNIT_CASE(histogram_lines),
+	KUNIT_CASE_PARAM(clock_scale, scale_gen_params),
+	KUNIT_CASE(clock_never_runs_back),
+	KUNIT_CASE(clock_is_right),
+	KUNIT_CASE(new_mm_counts_nothing),
+	KUNIT_CASE(counts_for_others),
+	KUNIT_CASE(leaving_moves_counts),
+	KUNIT_CASE(parent_gets_the_bill),
 	KUNIT_CASE(reset_while_counting),
 	{}
 };
