@@ -153,6 +153,9 @@ at_exit kill_guest
 
 QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -m 2G)
 
+# What a command adds to QEMU's arguments.
+QEMU_EXTRA=()
+
 # What the guest's instructions run on. With ICOUNT set, a machine whose clock
 # counts them: one nanosecond is one instruction, and two runs agree.
 guest_machine()
@@ -182,7 +185,7 @@ start_guest()
 	case "$arch" in
 	x86_64)
 		guest_machine
-		setsid "${QEMU_BASE[@]}" "${MACHINE[@]}" \
+		setsid "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
 			${GDB:+-s -S} \
 			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
 			-append "$(kernel_arguments "$arch")" \

@@ -1,0 +1,178 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Profile of an instruction count: which kernel functions the instructions of a
+# benchmark's measured part are in. A plugin of QEMU's counts them, in a guest
+# whose clock counts instructions too, so that one can be checked with the other.
+#
+# Needs lib-bench.sh: the program to measure, and how it runs in a guest.
+
+# How far the plugin's total may lie from the guest's clock, in per cent.
+PROFILE_TOLERANCE=0.5
+
+# profile_instructions WORKLOAD:CONFIG[,WORKLOAD:CONFIG]: prints the profile of
+# one, or of two side by side.
+profile_instructions()
+{
+	local specs=() dirs=() spec dir i=0
+	mapfile -t specs < <(printf '%s' "$1" | tr , '\n')
+	[ ${#specs[@]} -ge 1 ] || die "--profile needs WORKLOAD:CONFIG"
+	[ ${#specs[@]} -le 2 ] || die "--profile compares two, not ${#specs[@]}: '$1'"
+	for spec in "${specs[@]}"; do
+		[[ "$spec" =~ ^[a-z0-9-]+:[a-z0-9-]+$ ]] ||
+			die "--profile '$spec' is not WORKLOAD:CONFIG, such as seq:off or random:fixed-15"
+	done
+	prepare_bench
+	for spec in "${specs[@]}"; do
+		known_case "${spec%:*}" "${spec#*:}"
+	done
+	need_symbols
+	need_insn_plugin
+	use_mode icount
+	for spec in "${specs[@]}"; do
+		i=$((i + 1))
+		dir=$LOGS/profile.$i
+		count_instructions "${spec%:*}" "${spec#*:}" "$dir"
+		dirs+=("$dir")
+	done
+	profile_tables "${dirs[@]}"
+}
+
+# known_case WORKLOAD CONFIG: the program itself knows its names.
+known_case()
+{
+	local complaint
+	complaint=$("$BENCH_PATH" --workload "$1" --config "$2" --list 2>&1 > /dev/null) ||
+		die "--profile $1:$2: $(printf '%s\n' "$complaint" | head -n 1 | sed 's/^cow_bench: //')" \
+			"$BENCH_PROGRAM --list has:" "$("$BENCH_PATH" --list | sed 's/^  \([^ ]*\).*/\1/' | paste -sd' ')"
+}
+
+need_symbols()
+{
+	SYMBOLS=$OUT/System.map
+	grep -q ' do_wp_page$' "$SYMBOLS" 2> /dev/null ||
+		die "the addresses of the kernel's functions are not in '$SYMBOLS'"
+}
+
+#
+# The plugin
+#
+
+# need_insn_plugin: sets INSN_PLUGIN, built when its source is newer, and tried
+need_insn_plugin()
+{
+	local source=$ROOT/fixtures/plugin/insn_profile.c said
+	local header=$ROOT/selftests/cow/cow_marker.h
+	INSN_PLUGIN=$BUILD/plugin/insn_profile.so
+	open_logs
+	if ! [ "$INSN_PLUGIN" -nt "$source" ] || ! [ "$INSN_PLUGIN" -nt "$header" ]; then
+		mkdir -p "$BUILD/plugin"
+		gcc -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -I"$ROOT/selftests/cow" \
+			-o "$INSN_PLUGIN.$$" "$source" > "$LOGS/plugin.log" 2>&1 || {
+			show_tail "$LOGS/plugin.log"
+			die "QEMU's plugin does not build; log: $LOGS/plugin.log"
+		}
+		mv "$INSN_PLUGIN.$$" "$INSN_PLUGIN"
+	fi
+	said=$(timeout 60 qemu-system-x86_64 -nodefaults -display none -machine none \
+		-plugin "$(qemu_value "$INSN_PLUGIN"),probe=on" 2>&1 < /dev/null) ||
+		die "this QEMU ($(qemu_version)) cannot load the plugin that counts instructions; it says:" \
+			"$(printf '%s\n' "$said" | tail -n 1)"
+	verbose "$said"
+}
+
+qemu_version()
+{
+	qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version //p'
+}
+
+# A comma separates QEMU's options.
+qemu_value()
+{
+	printf '%s' "${1//,/,,}"
+}
+
+# count_instructions WORKLOAD CONFIG DIR: DIR/functions has "COUNT NAME" a line,
+# DIR/sums what they are divided by and checked with.
+count_instructions()
+{
+	local workload=$1 config=$2 dir=$3
+	mkdir -p "$dir"
+	begin_job
+	section row "/$BENCH_PROGRAM" --workload "$workload" --config "$config" \
+		--size 16M --repeat 2 --mode icount --json
+	# shellcheck disable=SC2034 # for start_guest
+	QEMU_EXTRA=(-plugin "$(qemu_value "$INSN_PLUGIN"),out=$(qemu_value "$dir/counts")")
+	rm -f "$dir/counts"
+	run_job "$dir"
+	# shellcheck disable=SC2034 # for start_guest
+	QEMU_EXTRA=()
+	! grep -q '"skipped"' "$dir/row.out" ||
+		die "$workload:$config cannot run on this kernel: $(row_value skipped "$dir/row.out")"
+	[ -n "$(counted total "$dir")" ] ||
+		die "the plugin left no complete result: $dir/counts" "$(tail -n 1 "$dir/qemu.log")"
+	[ "$(counted parts "$dir")" -gt 0 ] ||
+		die "$workload:$config has no part that is marked to be counted (several threads have not)"
+	awk -f "$ROOT/scripts/insn-profile.awk" "$SYMBOLS" "$dir/counts" | sort -rn > "$dir/functions"
+	check_profile "$workload:$config" "$dir"
+}
+
+# row_value KEY FILE: of the one row, which is flat
+row_value()
+{
+	sed -n -e "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" -e "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$2" | head -n 1
+}
+
+counted()
+{
+	[ ! -f "$2/counts" ] || awk -v key="$1" '$1 == key { print $2 }' "$2/counts"
+}
+
+# The guest's clock must say what the plugin says: per page written, with one
+# instruction for each fault, as one that faults starts twice.
+check_profile()
+{
+	local spec=$1 dir=$2 row=$2/row.out
+	awk -v spec="$spec" -v total="$(counted total "$dir")" -v repeats="$(row_value repeats "$row")" \
+	    -v written="$(row_value written "$row")" -v faults="$(row_value faults "$row")" \
+	    -v per_page="$(row_value per_page_median "$row")" '
+		BEGIN {
+			written *= repeats
+			faults *= repeats
+			clock = per_page * written + faults
+			printf "%s %d %d %d %.0f %.3f\n", spec, written, faults, total, clock,
+				(total / clock - 1) * 100
+		}' > "$dir/sums"
+	local written faults total clock off
+	read -r _ written faults total clock off < "$dir/sums"
+	verbose "$spec: the plugin counted $total instructions, the guest's clock $clock: $off %"
+	if ! awk -v off="$off" -v most="$PROFILE_TOLERANCE" 'BEGIN { exit !(off <= most && -off <= most) }'; then
+		die "$spec: the plugin counted $total instructions for $written pages and $faults faults," \
+			"the guest's clock $clock: $off % is more than $PROFILE_TOLERANCE %; see $dir"
+	fi
+	awk '{ sum += $1 } $2 == "unknown" { unknown = $1 } END { exit unknown > sum / 100 }' "$dir/functions" ||
+		die "$spec: the addresses counted are not those of $SYMBOLS"
+}
+
+#
+# Tables
+#
+
+# profile_tables DIR [DIR]
+profile_tables()
+{
+	local dir spec written faults clock off least=0.1
+	[ -z "$VERBOSE" ] || least=0
+	printf 'Instructions per page written, Linux %s%s, by function\n' "$K_NAME" \
+		"${UNPATCHED:+ without the series}"
+	awk -v LEAST="$least" -f "$ROOT/scripts/insn-table.awk" "${@/%//sums}" "${@/%//functions}"
+	printf '\nBy what they belong to\n'
+	awk -v LEAST=0 -v GROUPS="$ROOT/fixtures/plugin/groups" \
+		-f "$ROOT/scripts/insn-table.awk" "${@/%//sums}" "${@/%//functions}"
+	echo
+	for dir; do
+		read -r spec written faults _ clock off < "$dir/sums"
+		echo "$spec: $written pages, $faults faults;" \
+			"the plugin's total is $off % off the guest's clock"
+	done
+}
