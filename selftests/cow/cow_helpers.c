@@ -128,8 +128,7 @@ const char *cow_missing(void)
 	return NULL;
 }
 
-/* Have the sysctl at val. NULL, or the reason why not. */
-static const char *cow_want(const char *name, long val)
+const char *cow_want(const char *name, long val)
 {
 	static char reason[160];
 	long now;

@@ -87,6 +87,8 @@
 /* name is "cow_precopy", "cow_stats", ...; 0 or a negative errno */
 int cow_sysctl_read(const char *name, long *val);
 int cow_sysctl_write(const char *name, long val);
+/* Have the sysctl at val. NULL, or the reason why not */
+const char *cow_want(const char *name, long val);
 
 struct cow_settings {
 	bool valid;

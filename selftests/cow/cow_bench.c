@@ -1,0 +1,674 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What writing to memory costs after a fork, under every condition that
+ * matters, with copying ahead and with what a user would use instead
+ *
+ * A program for any kernel: what one cannot do is reported as skipped. See
+ * cow_bench.h for how it measures, and print_help() for what it prints.
+ *
+ * The work is done by a second process. The first one waits for its end,
+ * whatever that is, and then puts all settings back.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fnmatch.h>
+#include <getopt.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cow_bench.h"
+
+#define EXIT_USAGE	2
+#define EXIT_SKIPPED	4
+
+#define MAX_SIZES	8
+#define MAX_CONFIGS	32
+#define MAX_GLOBS	64
+
+/* A kernel's average of fewer copies than this says little. */
+#define ENOUGH_COPIES	64
+
+static struct {
+	struct {
+		size_t bytes;
+		unsigned int repeat;
+	} size[MAX_SIZES];
+	unsigned int sizes;
+	const char *glob[MAX_GLOBS];
+	unsigned int globs;
+	struct bench_config config[MAX_CONFIGS];
+	unsigned int configs;
+	unsigned int repeat;
+	__u64 seed;
+	const char *mode;
+	bool json;
+	bool quick;
+} opt = {
+	.seed = 1,
+	.mode = "native",
+};
+
+static const struct bench_config configs[] = {
+	{ "off", "the kernel as it is, copying nothing ahead", BENCH_COW, 0 },
+	{ "fixed-1", "1 page copied ahead (any number up to 15)", BENCH_COW, 1 },
+	{ "fixed-15", "15 pages copied ahead", BENCH_COW, 15 },
+	{ "adaptive", "the kernel chooses how many", BENCH_COW, BENCH_ADAPTIVE },
+	{ "populate-write", "MADV_POPULATE_WRITE before the first write",
+	  BENCH_POPULATE, 0 },
+	{ "thp", "transparent huge pages", BENCH_THP, 0 },
+	{ "nofork", "the same writes without a fork", BENCH_NOFORK, 0 },
+	{ "memcpy", "copying each page in the program, no fork", BENCH_MEMCPY, 0 },
+};
+
+/* Shared with the process that works; the supervisor puts them back. */
+static struct bench_undo {
+	struct cow_settings saved;
+	struct cow_undo undo;
+} *undo;
+
+static struct bench_rep *rep;
+static struct bench_plan *plan;
+static cpu_set_t cpus;
+
+/* The kernel's copy of a page on this boot, and memcpy()'s; 0: unknown */
+static double boot_copy_ns, memcpy_ns;
+
+#define usage_error(...)						\
+	do {								\
+		fputs("cow_bench: ", stderr);				\
+		fprintf(stderr, __VA_ARGS__);				\
+		fputs("\nTry 'cow_bench --help'.\n", stderr);		\
+		exit(EXIT_USAGE);					\
+	} while (0)
+
+static void print_help(void)
+{
+	puts("Usage: cow_bench [OPTIONS]\n"
+"\n"
+"Measures writes to memory that a fork has made copy-on-write.\n"
+"\n"
+"  --workload GLOB,...  only these workloads (see --list)\n"
+"  --config LIST        only these configurations, by commas; fixed-N for any\n"
+"                       N from 1 to 15\n"
+"  --size SIZE,...      of the memory, with K, M or G (default 16M and 64M)\n"
+"  --repeat N           timed repetitions (default 5 up to 16M, 3 above)\n"
+"  --seed N             for what is random (default 1)\n"
+"  --quick              4M, 3 repetitions\n"
+"  --json               one JSON object per line\n"
+"  --mode LABEL         the row's 'mode' (default native)\n"
+"  --list               workloads and configurations, and what they are\n"
+"  --help               this\n"
+"\n"
+"All times are nanoseconds of CLOCK_MONOTONIC; in an emulator that counts\n"
+"instructions as nanoseconds they are instructions. What reading the clock\n"
+"takes (clock_ns) is taken off.\n"
+"\n"
+"Keys of a row:\n"
+"  kernel, arch, mode, workload, config, pages (of the memory)\n"
+"  skipped              the reason; the row ends here then\n"
+"  written              different pages written after a fork, in one repetition\n"
+"  faults               minor faults of the writing threads\n"
+"  copied               pages copied by a fault on that very page\n"
+"  copied_ahead         pages copied before the program wrote to them, be it\n"
+"                       by the kernel or by MADV_POPULATE_WRITE\n"
+"  wasted               pages copied and never written until the next fork or\n"
+"                       the end: by comparing frame numbers\n"
+"  reused, reused_ahead pages made writable without a copy, in the same two ways\n"
+"  per_page_median, _min, _max\n"
+"                       time for all writes over 'written', of all repetitions\n"
+"  overhead_median, _min, _max\n"
+"                       the same without copying: copy_ns is taken off for each\n"
+"                       page copied\n"
+"  p50, p90, p99, p999, max\n"
+"                       how long one write takes, in a pass of its own\n"
+"  tlb_flushes, tlb_shootdowns\n"
+"                       nr_tlb_* of /proc/vmstat: flushes on this CPU, and\n"
+"                       requests to others\n"
+"  rss_kb, private_kb   at the end: of the process; the memory's private part\n"
+"  copy_ns, copy_from   what copying one page takes, from: 'case', the kernel's\n"
+"                       count in this case; 'boot', the kernel's count in other\n"
+"                       cases, as there were few copies here; 'memcpy', the\n"
+"                       memcpy configuration, as this kernel does not count\n"
+"  clock_ns             what reading the clock takes\n"
+"  repeats              timed repetitions\n"
+"null is what cannot be known here. Frame numbers need root.\n"
+"\n"
+"Exit status: 0; 1 if a workload failed or memory did not hold what it should;\n"
+"2 bad usage; 4 all was skipped.");
+}
+
+/*
+ * Options
+ */
+
+static unsigned long long parse_number(const char *what, const char *text,
+				       unsigned long long min,
+				       unsigned long long max)
+{
+	unsigned long long val;
+	char *end;
+
+	errno = 0;
+	val = strtoull(text, &end, 10);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || val < min ||
+	    val > max)
+		usage_error("%s: '%s' is not a number from %llu to %llu", what,
+			    text, min, max);
+	return val;
+}
+
+static size_t parse_size(const char *what, const char *text)
+{
+	unsigned long long val;
+	unsigned int shift = 0;
+	char *end;
+
+	errno = 0;
+	val = strtoull(text, &end, 10);
+	if (*end == 'K' || *end == 'M' || *end == 'G')
+		shift = *end == 'K' ? 10 : *end == 'M' ? 20 : 30;
+	if (shift)
+		end++;
+	if (text[0] < '0' || text[0] > '9' || *end || errno ||
+	    val << shift >> shift != val)
+		usage_error("%s: '%s' is not a size such as 16M", what, text);
+	return val << shift;
+}
+
+static void add_size(const char *text)
+{
+	size_t page = cow_page_size(), bytes;
+
+	bytes = parse_size("--size", text);
+	if (bytes % page || bytes < BENCH_MIN_PAGES * page)
+		usage_error("--size: '%s' is not a multiple of a page, or less than %zu bytes",
+			    text, BENCH_MIN_PAGES * page);
+	if (bytes / page >= 1ULL << 32)
+		usage_error("--size: '%s' is too large", text);
+	if (opt.sizes == MAX_SIZES)
+		usage_error("--size: more than %d sizes", MAX_SIZES);
+	opt.size[opt.sizes].bytes = bytes;
+	opt.size[opt.sizes].repeat = bytes > 16 << 20 ? 3 : 5;
+	opt.sizes++;
+}
+
+static void add_glob(const char *text)
+{
+	unsigned int i;
+
+	for (i = 0; i < bench_nr_workloads; i++)
+		if (!fnmatch(text, bench_workloads[i].name, 0))
+			break;
+	if (i == bench_nr_workloads)
+		usage_error("--workload: no workload is called '%s'; --list tells their names",
+			    text);
+	if (opt.globs == MAX_GLOBS)
+		usage_error("--workload: more than %d", MAX_GLOBS);
+	opt.glob[opt.globs++] = text;
+}
+
+static void add_config(const char *text)
+{
+	struct bench_config *c = &opt.config[opt.configs];
+	unsigned int i;
+
+	if (opt.configs == MAX_CONFIGS)
+		usage_error("--config: more than %d", MAX_CONFIGS);
+	for (i = 0; i < ARRAY_SIZE(configs); i++)
+		if (!strcmp(text, configs[i].name))
+			break;
+	if (i < ARRAY_SIZE(configs)) {
+		*c = configs[i];
+	} else if (!strncmp(text, "fixed-", 6)) {
+		c->kind = BENCH_COW;
+		c->what = "pages copied ahead";
+		c->ahead = parse_number("--config: fixed-N", text + 6, 1,
+					COW_MAX_AHEAD);
+		snprintf(c->name, sizeof(c->name), "fixed-%d", c->ahead);
+	} else {
+		usage_error("--config: unknown configuration '%s'; --list tells their names",
+			    text);
+	}
+	for (i = 0; i < opt.configs; i++)
+		if (!strcmp(opt.config[i].name, c->name))
+			usage_error("--config: '%s' twice", c->name);
+	opt.configs++;
+}
+
+/* Call add() for each word between commas. */
+static void each_word(char *list, void (*add)(const char *word))
+{
+	char *word;
+
+	do {
+		word = strsep(&list, ",");
+		add(word);
+	} while (list);
+}
+
+static void list_all(void)
+{
+	unsigned int i;
+
+	puts("Workloads:");
+	for (i = 0; i < bench_nr_workloads; i++)
+		printf("  %-22s %s\n", bench_workloads[i].name,
+		       bench_workloads[i].what);
+	puts("Configurations:");
+	for (i = 0; i < ARRAY_SIZE(configs); i++)
+		printf("  %-22s %s\n", configs[i].name, configs[i].what);
+}
+
+static void parse_options(int argc, char **argv)
+{
+	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, QUICK, JSON, MODE,
+	       LIST, HELP };
+	static const struct option options[] = {
+		{ "workload", required_argument, NULL, WORKLOAD },
+		{ "config", required_argument, NULL, CONFIG },
+		{ "size", required_argument, NULL, SIZE },
+		{ "repeat", required_argument, NULL, REPEAT },
+		{ "seed", required_argument, NULL, SEED },
+		{ "quick", no_argument, NULL, QUICK },
+		{ "json", no_argument, NULL, JSON },
+		{ "mode", required_argument, NULL, MODE },
+		{ "list", no_argument, NULL, LIST },
+		{ "help", no_argument, NULL, HELP },
+		{}
+	};
+	unsigned int i;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (c) {
+		case WORKLOAD:
+			each_word(optarg, add_glob);
+			break;
+		case CONFIG:
+			each_word(optarg, add_config);
+			break;
+		case SIZE:
+			each_word(optarg, add_size);
+			break;
+		case REPEAT:
+			opt.repeat = parse_number("--repeat", optarg, 1,
+						  BENCH_MAX_REPEAT);
+			break;
+		case SEED:
+			opt.seed = parse_number("--seed", optarg, 0, ~0ULL);
+			break;
+		case QUICK:
+			opt.quick = true;
+			break;
+		case JSON:
+			opt.json = true;
+			break;
+		case MODE:
+			opt.mode = optarg;
+			break;
+		case LIST:
+			list_all();
+			exit(0);
+		case HELP:
+		case 'h':
+			print_help();
+			exit(0);
+		default:
+			fputs("Try 'cow_bench --help'.\n", stderr);
+			exit(EXIT_USAGE);
+		}
+	}
+	if (optind < argc)
+		usage_error("unexpected argument '%s'", argv[optind]);
+	if (!opt.sizes) {
+		add_size(opt.quick ? "4M" : "16M");
+		if (!opt.quick)
+			add_size("64M");
+	}
+	if (!opt.configs)
+		for (i = 0; i < ARRAY_SIZE(configs); i++)
+			opt.config[opt.configs++] = configs[i];
+	for (i = 0; i < opt.sizes; i++) {
+		if (opt.quick)
+			opt.size[i].repeat = 3;
+		if (opt.repeat)
+			opt.size[i].repeat = opt.repeat;
+	}
+}
+
+/* The region and its copies, what a row needs per page, and some more */
+static void check_memory(void)
+{
+	long long avail = cow_file_key("/proc/meminfo", "MemAvailable");
+	unsigned long long need;
+	unsigned int i;
+
+	for (i = 0; i < opt.sizes; i++) {
+		need = opt.size[i].bytes / 16 * 35 + (32 << 20);
+		if (avail >= 0 && need / 1024 > (unsigned long long)avail)
+			usage_error("--size: %zu MB need %llu MB of memory; available are %lld MB",
+				    opt.size[i].bytes >> 20, need >> 20,
+				    avail >> 10);
+	}
+}
+
+static bool selected(const struct bench_workload *w)
+{
+	unsigned int i;
+
+	for (i = 0; i < opt.globs; i++)
+		if (!fnmatch(opt.glob[i], w->name, 0))
+			return true;
+	return !opt.globs;
+}
+
+/*
+ * Settings
+ */
+
+int bench_cpu(unsigned int i)
+{
+	int cpu, nr = CPU_COUNT(&cpus);
+
+	i %= nr;
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &cpus) && !i--)
+			return cpu;
+	return 0;
+}
+
+bool bench_tweak(const char *path, const char *value)
+{
+	return cow_tweak(&undo->undo, path, value);
+}
+
+/* NULL, or why this kernel or this user cannot have that configuration */
+static const char *apply(const struct bench_config *c, bool stats)
+{
+	const char *reason = cow_missing();
+
+	if (reason)
+		return c->ahead ? reason : NULL;
+	cow_want("cow_sample_interval", 0);
+	reason = cow_want("cow_stats", stats);
+	if (!reason && c->ahead == BENCH_ADAPTIVE &&
+	    cow_sysctl_write("cow_precopy_pages", 0) == -EINVAL)
+		return "this kernel's window does not adapt: vm.cow_precopy_pages refuses 0";
+	if (!reason && c->ahead)
+		reason = cow_want("cow_precopy_pages",
+				  c->ahead == BENCH_ADAPTIVE ? 0 : c->ahead);
+	if (!reason)
+		reason = cow_want("cow_precopy", !!c->ahead);
+	return reason;
+}
+
+/*
+ * Cases
+ */
+
+static int run_rep(const struct bench_workload *w,
+		   const struct bench_config *c, enum bench_pass pass)
+{
+	const char *reason;
+
+	rep->workload = w;
+	rep->config = c;
+	rep->plan = plan;
+	rep->pass = pass;
+	reason = apply(c, pass == BENCH_COUNTING);
+	if (reason)
+		return bench_skip(rep, "%s", reason);
+	return bench_rep_run(rep);
+}
+
+static void note_why(struct bench_result *res)
+{
+	memcpy(res->why, rep->why, sizeof(res->why));
+}
+
+static double per_page(void)
+{
+	return (double)rep->elapsed / rep->nr_written;
+}
+
+static int count(struct bench_result *res)
+{
+	int ret = run_rep(res->workload, res->config, BENCH_COUNTING);
+
+	if (ret) {
+		note_why(res);
+		return ret;
+	}
+	res->written = rep->nr_written;
+	res->faults = rep->faults;
+	res->counts = rep->counts;
+	if (rep->copies_timed >= ENOUGH_COPIES) {
+		res->copy_ns = (double)rep->copy_ns / rep->copies_timed;
+		res->copy_from = "case";
+	} else if (boot_copy_ns) {
+		res->copy_ns = boot_copy_ns;
+		res->copy_from = "boot";
+	} else {
+		res->copy_ns = memcpy_ns;
+		res->copy_from = "memcpy";
+	}
+	return BENCH_OK;
+}
+
+static int time_it(struct bench_result *res)
+{
+	int ret = run_rep(res->workload, res->config, BENCH_TIMING);
+
+	if (ret)
+		note_why(res);
+	else
+		res->per_page[res->repeats++] = per_page();
+	return ret;
+}
+
+static int time_writes(struct bench_result *res)
+{
+	int ret = run_rep(res->workload, res->config, BENCH_LATENCY);
+
+	if (ret)
+		note_why(res);
+	res->latency = rep->latency;
+	res->nr_latency = rep->nr_latency;
+	return ret;
+}
+
+static const struct bench_config *find_config(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(configs) - 1; i++)
+		if (!strcmp(configs[i].name, name))
+			break;
+	return &configs[i];
+}
+
+/* What copying a page takes here; also warms up. */
+static int measure_copying(void)
+{
+	const struct bench_workload *seq = bench_find_workload("seq");
+
+	bench_make_plan(plan, seq, opt.size[0].bytes / cow_page_size(), opt.seed);
+	if (run_rep(seq, find_config("off"), BENCH_COUNTING) == BENCH_FAIL)
+		return BENCH_FAIL;
+	if (rep->copies_timed)
+		boot_copy_ns = (double)rep->copy_ns / rep->copies_timed;
+	if (run_rep(seq, find_config("memcpy"), BENCH_TIMING) == BENCH_FAIL)
+		return BENCH_FAIL;
+	memcpy_ns = per_page();
+	return BENCH_OK;
+}
+
+struct totals {
+	unsigned int ok;
+	unsigned int skipped;
+	unsigned int failed;
+};
+
+static void report(struct bench_result *res, int ret, struct totals *totals)
+{
+	if (ret == BENCH_FAIL) {
+		fprintf(stderr, "cow_bench: %s, %s, %zu pages: %s\n",
+			res->workload->name, res->config->name, res->pages,
+			res->why);
+		totals->failed++;
+		return;
+	}
+	if (opt.json)
+		bench_print_json(res);
+	else
+		bench_print_row(res);
+	if (ret)
+		totals->skipped++;
+	else
+		totals->ok++;
+}
+
+/* All configurations of one workload and size, interleaved */
+static void run_workload(const struct bench_workload *w, size_t bytes,
+			 unsigned int repeat, struct totals *totals)
+{
+	static struct bench_result results[MAX_CONFIGS];
+	static int ret[MAX_CONFIGS];
+	unsigned int i, k, n = opt.configs;
+
+	bench_make_plan(plan, w, bytes / cow_page_size(), opt.seed);
+	if (!opt.json)
+		bench_print_heading(w, plan->pages);
+	for (i = 0; i < n; i++) {
+		memset(&results[i], 0, sizeof(results[i]));
+		results[i].workload = w;
+		results[i].config = &opt.config[i];
+		results[i].pages = plan->pages;
+		results[i].mode = opt.mode;
+		ret[i] = count(&results[i]);
+	}
+	for (k = 0; k < repeat * n; k++) {
+		/* Another one begins in each repetition. */
+		i = (k / n + k) % n;
+		if (!ret[i])
+			ret[i] = time_it(&results[i]);
+	}
+	for (i = 0; i < n; i++) {
+		if (!ret[i])
+			ret[i] = time_writes(&results[i]);
+		report(&results[i], ret[i], totals);
+	}
+}
+
+/* The process that works; returns the exit status. */
+static int work(void)
+{
+	struct totals totals = {};
+	size_t pages = 0;
+	unsigned int i, k;
+
+	sched_getaffinity(0, sizeof(cpus), &cpus);
+	cow_pin_cpu();
+	bench_init_clock();
+	for (i = 0; i < opt.sizes; i++)
+		if (opt.size[i].bytes / cow_page_size() > pages)
+			pages = opt.size[i].bytes / cow_page_size();
+	plan->max = pages * BENCH_MAX_WRITES;
+	plan->order = bench_alloc(plan->max * sizeof(*plan->order));
+	if (!plan->order || bench_rep_init(rep, pages, plan->max)) {
+		fputs("cow_bench: no memory\n", stderr);
+		return EXIT_USAGE;
+	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (measure_copying()) {
+		fprintf(stderr, "cow_bench: %s\n", rep->why);
+		return 1;
+	}
+	for (i = 0; i < opt.sizes; i++)
+		for (k = 0; k < bench_nr_workloads; k++)
+			if (selected(&bench_workloads[k]))
+				run_workload(&bench_workloads[k],
+					     opt.size[i].bytes,
+					     opt.size[i].repeat, &totals);
+	if (totals.failed)
+		return 1;
+	return totals.ok ? 0 : EXIT_SKIPPED;
+}
+
+/* The worker's end, or a signal for us: that ends the worker first. */
+static int wait_for(pid_t pid, const sigset_t *signals)
+{
+	int sig, status, ended_by = 0;
+
+	while (waitpid(pid, &status, WNOHANG) == 0) {
+		sig = sigwaitinfo(signals, NULL);
+		if (sig <= 0 || sig == SIGCHLD)
+			continue;
+		ended_by = sig;
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+		break;
+	}
+	if (ended_by)
+		return 128 + ended_by;
+	if (!WIFSIGNALED(status))
+		return WEXITSTATUS(status);
+	fprintf(stderr, "cow_bench: ended by signal %d (%s)\n",
+		WTERMSIG(status), strsignal(WTERMSIG(status)));
+	return 1;
+}
+
+static int supervise(void)
+{
+	pid_t self = getpid(), pid;
+	sigset_t signals, old;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGHUP);
+	sigaddset(&signals, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &signals, &old);
+	pid = fork();
+	if (pid < 0) {
+		fprintf(stderr, "cow_bench: fork: %s\n", strerror(errno));
+		return EXIT_USAGE;
+	}
+	if (!pid) {
+		sigprocmask(SIG_SETMASK, &old, NULL);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != self)
+			_exit(EXIT_USAGE);
+		exit(work());
+	}
+	return wait_for(pid, &signals);
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	parse_options(argc, argv);
+	check_memory();
+	undo = bench_alloc(sizeof(*undo));
+	rep = bench_alloc(sizeof(*rep));
+	plan = bench_alloc(sizeof(*plan));
+	if (!undo || !rep || !plan) {
+		fputs("cow_bench: no memory\n", stderr);
+		return EXIT_USAGE;
+	}
+	/* Only to save them; each configuration says itself what it lacks. */
+	cow_setup(&undo->saved, 0, 0);
+	status = supervise();
+	cow_undo(&undo->undo);
+	cow_restore(&undo->saved);
+	return status;
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the parts of cow_bench share
+ *
+ * cow_bench.c            options, the order of things, settings
+ * cow_bench_loop.c       the clock, and the loops that are measured
+ * cow_bench_rep.c        one repetition: memory, children, writing, counting
+ * cow_bench_workloads.c  the workloads
+ * cow_bench_report.c     rows, for people and as JSON
+ *
+ * A case is a workload with a configuration and a size. It is run several
+ * times, with fresh memory each time, in three kinds of pass:
+ *
+ * - counting: with the kernel's counters on, and looking at frame numbers
+ *   before and after. It comes first and so warms up as well.
+ * - timing: one clock reading before and one after the writes, nothing else
+ * - latency: one clock reading before and one after each write
+ */
+#ifndef __COW_BENCH_H
+#define __COW_BENCH_H
+
+#include <linux/types.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "cow_helpers.h"
+
+#define BENCH_ADAPTIVE		(-1)
+#define BENCH_MAX_WRITERS	64
+#define BENCH_MAX_CHILDREN	16
+#define BENCH_MAX_REPEAT	1000
+#define BENCH_MIN_PAGES		64
+/* Writes of a workload per page of its memory, at most */
+#define BENCH_MAX_WRITES	3
+#define BENCH_UNKNOWN		(-1LL)
+
+#define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
+
+enum bench_kind {
+	BENCH_COW,
+	BENCH_POPULATE,
+	BENCH_THP,
+	BENCH_NOFORK,
+	BENCH_MEMCPY,
+};
+
+struct bench_config {
+	char name[16];
+	const char *what;
+	enum bench_kind kind;
+	int ahead;		/* pages; 0 is off */
+};
+
+enum bench_pass {
+	BENCH_COUNTING,
+	BENCH_TIMING,
+	BENCH_LATENCY,
+};
+
+/* What is written, in which order; in memory that a fork does not share. */
+struct bench_plan {
+	size_t pages;		/* of the region */
+	size_t max;		/* room in order */
+	size_t nr;		/* writes */
+	__u32 *order;		/* indices of pages */
+	/* Writer t does order[slice[t]] to order[slice[t + 1] - 1]. */
+	unsigned int writers;
+	size_t slice[BENCH_MAX_WRITERS + 1];
+	__u64 seed;
+};
+
+/* BENCH_UNKNOWN: neither the kernel nor the program can tell. */
+struct bench_counts {
+	long long copied;
+	long long copied_ahead;
+	long long wasted;
+	long long reused;
+	long long reused_ahead;
+	long long tlb_flushes;
+	long long tlb_shootdowns;
+	long long rss_kb;
+	long long private_kb;
+};
+
+struct bench_writer {
+	pthread_t thread;
+	struct bench_rep *rep;
+	const __u32 *order;
+	size_t nr;
+	__u64 *latency;		/* one per write, or NULL */
+	int cpu;
+	__u64 start;
+	__u64 end;
+	long faults;
+};
+
+struct bench_workload;
+
+/* One repetition. It and all it points to is shared with worker processes. */
+struct bench_rep {
+	const struct bench_workload *workload;
+	const struct bench_config *config;
+	const struct bench_plan *plan;
+	enum bench_pass pass;
+
+	char *base;		/* the region */
+	char *copy;		/* where memcpy goes, or NULL */
+	size_t present;		/* pages that are there before the first fork */
+	unsigned char gen;	/* what is written */
+	struct cow_child child[BENCH_MAX_CHILDREN];
+	unsigned int children;
+	struct bench_writer writer[BENCH_MAX_WRITERS];
+	pthread_barrier_t barrier;
+
+	/* of the present fork */
+	__u64 *pfn;		/* frames after the fork */
+	__u64 *pfn_now;
+	unsigned char *written;
+
+	/* results */
+	char why[192];		/* skipped or failed because ... */
+	__u64 elapsed;
+	__u64 nr_written;	/* different pages, summed up over all forks */
+	long faults;
+	struct bench_counts counts;
+	__u64 changed;		/* pages with another frame than before */
+	__u64 fresh;		/* pages that were not there before */
+	__u64 copy_ns;		/* the kernel's own count: copies, and time */
+	__u64 copies_timed;
+	__u64 *latency;
+	size_t nr_latency;
+};
+
+struct bench_workload {
+	const char *name;
+	const char *what;
+	/* Fills plan->order and plan->nr. NULL: forward, every page once */
+	void (*plan)(struct bench_plan *plan, unsigned int arg);
+	unsigned int arg;
+	/* BENCH_OK, BENCH_SKIP, or BENCH_FAIL with rep->why. NULL: bench_once() */
+	int (*run)(struct bench_rep *rep);
+	unsigned int children;
+	unsigned int writers;	/* threads; 0: the program's only thread */
+	bool blocks;		/* a writer's pages follow each other */
+	bool gone;		/* the child has ended before the first write */
+	unsigned int part;	/* 1/part of the pages are there at first */
+};
+
+enum {
+	BENCH_OK = 0,
+	BENCH_SKIP,
+	BENCH_FAIL,
+};
+
+/* cow_bench.c */
+
+/* The CPU for the i-th writer */
+int bench_cpu(unsigned int i);
+/* As cow_tweak(), undone at the end of the program */
+bool bench_tweak(const char *path, const char *value);
+
+/* cow_bench_loop.c */
+
+/* Nanoseconds; what reading the clock takes is bench_clock_ns. */
+__u64 bench_now(void);
+extern __u64 bench_clock_ns;
+void bench_init_clock(void);
+/* end - start, without what reading the clock takes */
+__u64 bench_since(__u64 start, __u64 end);
+/* The writes of one writer. First without any, to have the stack in place */
+void bench_loop(struct bench_writer *w);
+void bench_rehearse(struct bench_writer *w);
+
+/* cow_bench_rep.c */
+
+/* "return bench_fail(rep, "not the %dth", 3);" */
+#define bench_why(rep, ...) \
+	snprintf((rep)->why, sizeof((rep)->why), __VA_ARGS__)
+#define bench_skip(rep, ...)	(bench_why(rep, __VA_ARGS__), BENCH_SKIP)
+#define bench_fail(rep, ...)	(bench_why(rep, __VA_ARGS__), BENCH_FAIL)
+
+/* Zeroed memory that no fork shares, in place; NULL if there is none */
+void *bench_alloc(size_t len);
+/* Room for repetitions of up to max pages and writes; 0 or -ENOMEM */
+int bench_rep_init(struct bench_rep *rep, size_t pages, size_t writes);
+/* One repetition: BENCH_OK, ... */
+int bench_rep_run(struct bench_rep *rep);
+
+/* Fork workload->children, asleep. No children for the floors. */
+int bench_share(struct bench_rep *rep);
+/* MADV_POPULATE_WRITE, if that is the configuration */
+int bench_populate(struct bench_rep *rep);
+/* Write order[first] to order[first + nr - 1], timed or counted. */
+int bench_write(struct bench_rep *rep, size_t first, size_t nr);
+/* After the last write before another fork: count what was wasted. */
+int bench_close(struct bench_rep *rep);
+/* The children look at their memory and end. */
+int bench_unshare(struct bench_rep *rep);
+int bench_end_children(struct bench_rep *rep);
+/* The program looks at its memory. */
+int bench_verify(struct bench_rep *rep);
+/* All that, once. */
+int bench_once(struct bench_rep *rep);
+
+/* cow_bench_workloads.c */
+
+extern const struct bench_workload bench_workloads[];
+extern const unsigned int bench_nr_workloads;
+const struct bench_workload *bench_find_workload(const char *name);
+void bench_make_plan(struct bench_plan *plan, const struct bench_workload *w,
+		     size_t pages, __u64 seed);
+
+/* cow_bench_report.c */
+
+struct bench_result {
+	const struct bench_workload *workload;
+	const struct bench_config *config;
+	size_t pages;
+	const char *mode;
+	char why[192];		/* not run, because ... */
+	unsigned int repeats;
+	double per_page[BENCH_MAX_REPEAT];
+	__u64 written;
+	long faults;
+	struct bench_counts counts;
+	double copy_ns;		/* 0: unknown */
+	const char *copy_from;
+	__u64 *latency;
+	size_t nr_latency;
+};
+
+void bench_print_json(struct bench_result *res);
+/* NULL: only the heading */
+void bench_print_heading(const struct bench_workload *w, size_t pages);
+void bench_print_row(struct bench_result *res);
+
+#endif /* __COW_BENCH_H */
