@@ -72,7 +72,7 @@ function heading(	p)
 function row(name,	p)
 {
 	for (p = 1; p <= profiles; p++) {
-		printf "%*.2f", profiles > 1 ? 12 : 10, count[p, name] / written[p]
+		printf "%*.2f", (profiles > 1 ? 12 : 10), count[p, name] / written[p]
 		if (profiles == 1 && faults[p])
 			printf " %10.2f", count[p, name] / faults[p]
 		else if (profiles == 1)
