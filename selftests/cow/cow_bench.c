@@ -592,6 +592,7 @@ static int work(void)
 		fprintf(stderr, "cow_bench: %s\n", rep->why);
 		return 1;
 	}
+	rep->marked = true;
 	for (i = 0; i < opt.sizes; i++)
 		for (k = 0; k < bench_nr_workloads; k++)
 			if (selected(&bench_workloads[k]))

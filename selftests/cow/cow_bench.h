@@ -104,6 +104,7 @@ struct bench_rep {
 	const struct bench_config *config;
 	const struct bench_plan *plan;
 	enum bench_pass pass;
+	bool marked;		/* cow_marker.h around what is timed */
 
 	char *base;		/* the region */
 	char *copy;		/* where memcpy goes, or NULL */

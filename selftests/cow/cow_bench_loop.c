@@ -97,8 +97,9 @@ static void time_each(struct bench_writer *w)
 
 void bench_loop(struct bench_writer *w)
 {
-	/* Those of several writers would overlap. */
-	bool mark = w->rep->pass == BENCH_TIMING && !w->rep->plan->writers;
+	/* Those of several writers would overlap; a rehearsal is not measured. */
+	bool mark = w->rep->marked && w->rep->pass == BENCH_TIMING &&
+		    !w->rep->plan->writers && w->nr;
 	long faults = cow_minflt();
 
 	if (w->latency)
