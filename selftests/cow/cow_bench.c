@@ -74,6 +74,12 @@ static struct bench_undo {
 	struct cow_undo undo;
 } *undo;
 
+struct bench_snapshot bench_snapshot = {
+	.writers = 4,
+	.checkpointers = 4,
+	.batch = 2 << 20,
+};
+
 static struct bench_rep *rep;
 static struct bench_plan *plan;
 static cpu_set_t cpus;
@@ -101,6 +107,9 @@ static void print_help(void)
 "  --size SIZE,...      of the memory, with K, M or G (default 16M and 64M)\n"
 "  --repeat N           timed repetitions (default 5 up to 16M, 3 above)\n"
 "  --seed N             for what is random (default 1)\n"
+"  --writers N, --checkpointers N, --batch SIZE\n"
+"                       of the workload 'snapshot': threads of the program (4)\n"
+"                       and of the child (4), and what it copies at a time (2M)\n"
 "  --quick              4M, 3 repetitions\n"
 "  --json               one JSON object per line\n"
 "  --mode LABEL         the row's 'mode' (default native)\n"
@@ -139,6 +148,13 @@ static void print_help(void)
 "                       memcpy configuration, as this kernel does not count\n"
 "  clock_ns             what reading the clock takes\n"
 "  repeats              timed repetitions\n"
+"  unit                 what 'written' counts and per_page_* is divided by: 'page',\n"
+"                       or 'fork' for fork-exec, a fork, exec and exit\n"
+"Further keys of 'snapshot', of the last repetition; times since the fork began:\n"
+"  writers, checkpointers, batch_kb, fork_ns (the call), reaped_ns (the child),\n"
+"  done_ns (the last writer); alive_pages, alive_ns, alive_faults while the child\n"
+"  was alive, and after_* then; timeline: arrays of time, pages written, pages\n"
+"  that the child has saved. One write is a writer's first word in a page.\n"
 "null is what cannot be known here. Frame numbers need root.\n"
 "\n"
 "Exit status: 0; 1 if a workload failed or memory did not hold what it should;\n"
@@ -198,6 +214,16 @@ static void add_size(const char *text)
 	opt.size[opt.sizes].bytes = bytes;
 	opt.size[opt.sizes].repeat = bytes > 16 << 20 ? 3 : 5;
 	opt.sizes++;
+}
+
+static size_t parse_batch(const char *text)
+{
+	size_t page = cow_page_size(), bytes = parse_size("--batch", text);
+
+	if (bytes % page || !bytes || bytes > 1 << 30)
+		usage_error("--batch: '%s' is not a multiple of a page, up to 1G",
+			    text);
+	return bytes;
 }
 
 static void add_glob(const char *text)
@@ -269,14 +295,17 @@ static void list_all(void)
 
 static void parse_options(int argc, char **argv)
 {
-	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, QUICK, JSON, MODE,
-	       LIST, HELP };
+	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, WRITERS,
+	       CHECKPOINTERS, BATCH, QUICK, JSON, MODE, LIST, HELP };
 	static const struct option options[] = {
 		{ "workload", required_argument, NULL, WORKLOAD },
 		{ "config", required_argument, NULL, CONFIG },
 		{ "size", required_argument, NULL, SIZE },
 		{ "repeat", required_argument, NULL, REPEAT },
 		{ "seed", required_argument, NULL, SEED },
+		{ "writers", required_argument, NULL, WRITERS },
+		{ "checkpointers", required_argument, NULL, CHECKPOINTERS },
+		{ "batch", required_argument, NULL, BATCH },
 		{ "quick", no_argument, NULL, QUICK },
 		{ "json", no_argument, NULL, JSON },
 		{ "mode", required_argument, NULL, MODE },
@@ -304,6 +333,19 @@ static void parse_options(int argc, char **argv)
 			break;
 		case SEED:
 			opt.seed = parse_number("--seed", optarg, 0, ~0ULL);
+			break;
+		case WRITERS:
+			bench_snapshot.writers =
+				parse_number("--writers", optarg, 1,
+					     BENCH_MAX_WRITERS);
+			break;
+		case CHECKPOINTERS:
+			bench_snapshot.checkpointers =
+				parse_number("--checkpointers", optarg, 1,
+					     BENCH_MAX_WRITERS);
+			break;
+		case BATCH:
+			bench_snapshot.batch = parse_batch(optarg);
 			break;
 		case QUICK:
 			opt.quick = true;
@@ -471,6 +513,8 @@ static int time_it(struct bench_result *res)
 		note_why(res);
 	else
 		res->per_page[res->repeats++] = per_page();
+	memcpy(res->extra, rep->extra, sizeof(res->extra));
+	memcpy(res->note, rep->note, sizeof(res->note));
 	return ret;
 }
 
@@ -514,17 +558,16 @@ static int measure_copying(void)
 struct totals {
 	unsigned int ok;
 	unsigned int skipped;
-	unsigned int failed;
 };
 
 static void report(struct bench_result *res, int ret, struct totals *totals)
 {
+	/* Nothing that comes after it could be trusted. */
 	if (ret == BENCH_FAIL) {
 		fprintf(stderr, "cow_bench: %s, %s, %zu pages: %s\n",
 			res->workload->name, res->config->name, res->pages,
 			res->why);
-		totals->failed++;
-		return;
+		exit(1);
 	}
 	if (opt.json)
 		bench_print_json(res);
@@ -536,6 +579,18 @@ static void report(struct bench_result *res, int ret, struct totals *totals)
 		totals->ok++;
 }
 
+/* The bytes for a workload and the i-th size; 0 if it had that size already */
+static size_t bytes_for(const struct bench_workload *w, unsigned int i)
+{
+	size_t most = w->most ?: ~0UL;
+	unsigned int k;
+
+	for (k = 0; k < i; k++)
+		if (opt.size[k].bytes >= most)
+			return 0;
+	return opt.size[i].bytes < most ? opt.size[i].bytes : most;
+}
+
 /* All configurations of one workload and size, interleaved */
 static void run_workload(const struct bench_workload *w, size_t bytes,
 			 unsigned int repeat, struct totals *totals)
@@ -544,6 +599,8 @@ static void run_workload(const struct bench_workload *w, size_t bytes,
 	static int ret[MAX_CONFIGS];
 	unsigned int i, k, n = opt.configs;
 
+	if (!bytes)
+		return;
 	bench_make_plan(plan, w, bytes / cow_page_size(), opt.seed);
 	if (!opt.json)
 		bench_print_heading(w, plan->pages);
@@ -572,7 +629,7 @@ static void run_workload(const struct bench_workload *w, size_t bytes,
 static int work(void)
 {
 	struct totals totals = {};
-	size_t pages = 0;
+	size_t pages = 0, writes;
 	unsigned int i, k;
 
 	sched_getaffinity(0, sizeof(cpus), &cpus);
@@ -582,8 +639,11 @@ static int work(void)
 		if (opt.size[i].bytes / cow_page_size() > pages)
 			pages = opt.size[i].bytes / cow_page_size();
 	plan->max = pages * BENCH_MAX_WRITES;
+	writes = pages * bench_snapshot.writers;
+	if (writes < plan->max)
+		writes = plan->max;
 	plan->order = bench_alloc(plan->max * sizeof(*plan->order));
-	if (!plan->order || bench_rep_init(rep, pages, plan->max)) {
+	if (!plan->order || bench_rep_init(rep, pages, writes)) {
 		fputs("cow_bench: no memory\n", stderr);
 		return EXIT_USAGE;
 	}
@@ -597,10 +657,8 @@ static int work(void)
 		for (k = 0; k < bench_nr_workloads; k++)
 			if (selected(&bench_workloads[k]))
 				run_workload(&bench_workloads[k],
-					     opt.size[i].bytes,
+					     bytes_for(&bench_workloads[k], i),
 					     opt.size[i].repeat, &totals);
-	if (totals.failed)
-		return 1;
 	return totals.ok ? 0 : EXIT_SKIPPED;
 }
 
@@ -657,6 +715,9 @@ int main(int argc, char **argv)
 {
 	int status;
 
+	/* What fork-exec executes */
+	if (argc == 2 && !strcmp(argv[1], BENCH_NOTHING))
+		return 0;
 	parse_options(argc, argv);
 	check_memory();
 	undo = bench_alloc(sizeof(*undo));
@@ -669,6 +730,7 @@ int main(int argc, char **argv)
 	/* Only to save them; each configuration says itself what it lacks. */
 	cow_setup(&undo->saved, 0, 0);
 	status = supervise();
+	bench_remove_cgroup(rep);
 	cow_undo(&undo->undo);
 	cow_restore(&undo->saved);
 	return status;

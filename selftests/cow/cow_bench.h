@@ -5,7 +5,8 @@
  * cow_bench.c            options, the order of things, settings
  * cow_bench_loop.c       the clock, and the loops that are measured
  * cow_bench_rep.c        one repetition: memory, children, writing, counting
- * cow_bench_workloads.c  the workloads
+ * cow_bench_workloads.c  the workloads, most of them orders of writing
+ * cow_bench_programs.c   those that are programs of their own
  * cow_bench_report.c     rows, for people and as JSON
  *
  * A case is a workload with a configuration and a size. It is run several
@@ -35,6 +36,7 @@
 /* Writes of a workload per page of its memory, at most */
 #define BENCH_MAX_WRITES	3
 #define BENCH_UNKNOWN		(-1LL)
+#define BENCH_PMD		1	/* not kB: what one page table maps */
 
 #define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
 
@@ -122,6 +124,8 @@ struct bench_rep {
 
 	/* results */
 	char why[192];		/* skipped or failed because ... */
+	int ret;		/* of a worker process */
+	char cgroup[64];	/* to be removed at the end */
 	__u64 elapsed;
 	__u64 nr_written;	/* different pages, summed up over all forks */
 	long faults;
@@ -132,6 +136,9 @@ struct bench_rep {
 	__u64 copies_timed;
 	__u64 *latency;
 	size_t nr_latency;
+	/* What only this workload knows, as members of a JSON object, and a line */
+	char extra[8192];
+	char note[256];
 };
 
 struct bench_workload {
@@ -142,11 +149,20 @@ struct bench_workload {
 	unsigned int arg;
 	/* BENCH_OK, BENCH_SKIP, or BENCH_FAIL with rep->why. NULL: bench_once() */
 	int (*run)(struct bench_rep *rep);
+	/* Instead of body(), which maps the memory and calls run() */
+	int (*around)(struct bench_rep *rep, int (*body)(struct bench_rep *rep));
+	cow_child_fn child;	/* instead of one that only sleeps */
 	unsigned int children;
 	unsigned int writers;	/* threads; 0: the program's only thread */
 	bool blocks;		/* a writer's pages follow each other */
 	bool gone;		/* the child has ended before the first write */
+	bool count_children;	/* faults of children count as well */
 	unsigned int part;	/* 1/part of the pages are there at first */
+	unsigned int folio_kb;	/* folios: kB, BENCH_PMD, 0 the configuration's */
+	unsigned int memcg_percent;	/* of the need, for bench_memcg() */
+	size_t most;		/* bytes at most, for a size that matters little */
+	unsigned int unfit;	/* 1 << BENCH_THP etc.: what makes no sense here */
+	const char *unit;	/* of what written and per_page count, not pages */
 };
 
 enum {
@@ -161,6 +177,12 @@ enum {
 int bench_cpu(unsigned int i);
 /* As cow_tweak(), undone at the end of the program */
 bool bench_tweak(const char *path, const char *value);
+/* Options of the snapshot */
+extern struct bench_snapshot {
+	unsigned int writers;
+	unsigned int checkpointers;
+	size_t batch;		/* bytes */
+} bench_snapshot;
 
 /* cow_bench_loop.c */
 
@@ -191,19 +213,36 @@ int bench_rep_run(struct bench_rep *rep);
 
 /* Fork workload->children, asleep. No children for the floors. */
 int bench_share(struct bench_rep *rep);
-/* MADV_POPULATE_WRITE, if that is the configuration */
-int bench_populate(struct bench_rep *rep);
+/* MADV_POPULATE_WRITE of the first pages, if that is the configuration */
+int bench_populate(struct bench_rep *rep, size_t pages);
 /* Write order[first] to order[first + nr - 1], timed or counted. */
 int bench_write(struct bench_rep *rep, size_t first, size_t nr);
 /* After the last write before another fork: count what was wasted. */
 int bench_close(struct bench_rep *rep);
 /* The children look at their memory and end. */
 int bench_unshare(struct bench_rep *rep);
-int bench_end_children(struct bench_rep *rep);
 /* The program looks at its memory. */
 int bench_verify(struct bench_rep *rep);
 /* All that, once. */
 int bench_once(struct bench_rep *rep);
+
+/* For those that do not use bench_write(): */
+
+bool bench_forks(const struct bench_rep *rep);
+/* Only in a counting pass; ahead: nothing of it is on demand */
+void bench_count_begin(const struct bench_rep *rep);
+void bench_count_end(struct bench_rep *rep, bool ahead);
+/* What the frames are now, after the fork; and nothing is written yet */
+void bench_look_at_frames(struct bench_rep *rep);
+/* A page was written in this fork. */
+void bench_wrote(struct bench_rep *rep, size_t page);
+/* Map the region, with folios of the size asked for; write to it; unmap it. */
+int bench_map(struct bench_rep *rep, void (*fill)(struct bench_rep *rep));
+void bench_unmap(struct bench_rep *rep);
+/* What a child is asked to do: look if its memory is what it was at the fork. */
+#define BENCH_LOOK	1
+/* The first of these pages that is not what this process should see, or -1 */
+long bench_look(const struct bench_rep *rep, size_t first, size_t nr);
 
 /* cow_bench_workloads.c */
 
@@ -212,6 +251,19 @@ extern const unsigned int bench_nr_workloads;
 const struct bench_workload *bench_find_workload(const char *name);
 void bench_make_plan(struct bench_plan *plan, const struct bench_workload *w,
 		     size_t pages, __u64 seed);
+
+/* cow_bench_programs.c */
+
+int bench_snapshot_around(struct bench_rep *rep,
+			  int (*body)(struct bench_rep *rep));
+int bench_fork_exec(struct bench_rep *rep);
+int bench_memcg_around(struct bench_rep *rep,
+		       int (*body)(struct bench_rep *rep));
+int bench_memcg(struct bench_rep *rep);
+/* Remove what bench_memcg_around() has left when it was killed. */
+void bench_remove_cgroup(struct bench_rep *rep);
+/* The argument with which the program ends at once */
+#define BENCH_NOTHING	"--nothing"
 
 /* cow_bench_report.c */
 
@@ -230,6 +282,8 @@ struct bench_result {
 	const char *copy_from;
 	__u64 *latency;
 	size_t nr_latency;
+	char extra[8192];
+	char note[256];
 };
 
 void bench_print_json(struct bench_result *res);

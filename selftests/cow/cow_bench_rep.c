@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,9 +28,6 @@ struct page_head {
 #define TAG(i)		(0xc0b0000000000000ULL | (i))
 #define FIRST_GEN	1
 
-/* What a child is asked to do. */
-#define CHILD_LOOK	1
-
 /* What gen of each page must be, for this process: children have their own. */
 static unsigned char *expected;
 
@@ -42,7 +40,7 @@ struct counters {
 };
 
 /* Shared, as are all things that the counting itself writes to. */
-static struct counters *before, *after;
+static struct counters *before, *after, *delta;
 
 void *bench_alloc(size_t len)
 {
@@ -62,11 +60,12 @@ int bench_rep_init(struct bench_rep *rep, size_t pages, size_t writes)
 	expected = malloc(pages);
 	before = bench_alloc(sizeof(*before));
 	after = bench_alloc(sizeof(*after));
+	delta = bench_alloc(sizeof(*delta));
 	rep->pfn = bench_alloc(pages * sizeof(*rep->pfn));
 	rep->pfn_now = bench_alloc(pages * sizeof(*rep->pfn_now));
 	rep->written = bench_alloc(pages);
 	rep->latency = bench_alloc(writes * sizeof(*rep->latency));
-	return expected && before && after && rep->pfn && rep->pfn_now &&
+	return expected && before && after && delta && rep->pfn && rep->pfn_now &&
 	       rep->written && rep->latency ? 0 : -ENOMEM;
 }
 
@@ -75,7 +74,7 @@ static struct page_head *head(const struct bench_rep *rep, size_t i)
 	return (struct page_head *)(rep->base + i * ps);
 }
 
-static bool has_children(const struct bench_rep *rep)
+bool bench_forks(const struct bench_rep *rep)
 {
 	return rep->config->kind != BENCH_NOFORK &&
 	       rep->config->kind != BENCH_MEMCPY;
@@ -85,9 +84,10 @@ static bool has_children(const struct bench_rep *rep)
  * Writing
  */
 
+/* This process' own, or the system's where the kernel has no others */
 static void read_counters(struct counters *c)
 {
-	if (cow_stats_read(&c->stats))
+	if (cow_stats_read_pid(&c->stats, 0) && cow_stats_read(&c->stats))
 		memset(&c->stats, 0, sizeof(c->stats));
 	c->flushes = cow_file_key("/proc/vmstat", "nr_tlb_local_flush_all");
 	if (c->flushes >= 0)
@@ -96,7 +96,7 @@ static void read_counters(struct counters *c)
 	c->shootdowns = cow_file_key("/proc/vmstat", "nr_tlb_remote_flush");
 }
 
-static void count_begin(const struct bench_rep *rep)
+void bench_count_begin(const struct bench_rep *rep)
 {
 	if (rep->pass != BENCH_COUNTING)
 		return;
@@ -107,16 +107,22 @@ static void count_begin(const struct bench_rep *rep)
 }
 
 /* ahead: whatever was copied was copied before the program writes to it */
-static void count_end(struct bench_rep *rep, bool ahead)
+void bench_count_end(struct bench_rep *rep, bool ahead)
 {
-	static struct cow_stats *d;
 	struct bench_counts *c = &rep->counts;
+	struct cow_stats *d = &delta->stats;
 
 	if (rep->pass != BENCH_COUNTING)
 		return;
 	read_counters(after);
-	d = &after->stats;
 	cow_stats_delta(d, &before->stats, &after->stats);
+	if (rep->workload->count_children) {
+		d->v[COW_FAULTS] += d->v[COW_CHILDREN_FAULTS];
+		d->v[COW_REUSED] += d->v[COW_CHILDREN_REUSED];
+		d->v[COW_TOTAL_NS] += d->v[COW_CHILDREN_TOTAL_NS];
+		d->v[COW_SUCCESS] += d->v[COW_CHILDREN_SUCCESS];
+		d->v[COW_REUSE_AHEAD] += d->v[COW_CHILDREN_REUSE_AHEAD];
+	}
 	if (ahead) {
 		c->copied_ahead += d->v[COW_FAULTS];
 		c->reused_ahead += d->v[COW_REUSED];
@@ -143,9 +149,9 @@ static void write_alone(struct bench_rep *rep)
 	struct bench_writer *w = &rep->writer[0];
 
 	bench_rehearse(w);
-	count_begin(rep);
+	bench_count_begin(rep);
 	bench_loop(w);
-	count_end(rep, false);
+	bench_count_end(rep, false);
 }
 
 static void *writer_thread(void *arg)
@@ -180,10 +186,10 @@ static int write_by_threads(struct bench_rep *rep, unsigned int nr)
 					  strerror(ret));
 	}
 	pthread_barrier_wait(&rep->barrier);
-	count_begin(rep);
+	bench_count_begin(rep);
 	pthread_barrier_wait(&rep->barrier);
 	pthread_barrier_wait(&rep->barrier);
-	count_end(rep, false);
+	bench_count_end(rep, false);
 	pthread_barrier_wait(&rep->barrier);
 	for (i = 0; i < nr; i++)
 		pthread_join(rep->writer[i].thread, NULL);
@@ -222,6 +228,15 @@ static void sum_up(struct bench_rep *rep, unsigned int nr)
 	rep->elapsed += bench_since(start, end);
 }
 
+void bench_wrote(struct bench_rep *rep, size_t page)
+{
+	if (!rep->copy)
+		expected[page] = rep->gen;
+	/* The floor copies a page each time. */
+	rep->nr_written += rep->copy || !rep->written[page];
+	rep->written[page] = true;
+}
+
 int bench_write(struct bench_rep *rep, size_t first, size_t nr)
 {
 	const struct bench_plan *plan = rep->plan;
@@ -242,19 +257,12 @@ int bench_write(struct bench_rep *rep, size_t first, size_t nr)
 		write_alone(rep);
 		sum_up(rep, 1);
 	}
-	for (k = first; k < first + nr; k++) {
-		__u32 page = plan->order[k];
-
-		if (!rep->copy)
-			expected[page] = rep->gen;
-		/* The floor copies a page each time. */
-		rep->nr_written += rep->copy || !rep->written[page];
-		rep->written[page] = true;
-	}
+	for (k = first; k < first + nr; k++)
+		bench_wrote(rep, plan->order[k]);
 	return BENCH_OK;
 }
 
-int bench_populate(struct bench_rep *rep)
+int bench_populate(struct bench_rep *rep, size_t pages)
 {
 	__u64 start;
 	long faults;
@@ -264,15 +272,15 @@ int bench_populate(struct bench_rep *rep)
 		return BENCH_OK;
 	bench_now();
 	cow_minflt();
-	count_begin(rep);
+	bench_count_begin(rep);
 	faults = cow_minflt();
 	start = bench_now();
 	cow_marker_start();
-	ret = madvise(rep->base, rep->present * ps, MADV_POPULATE_WRITE);
+	ret = madvise(rep->base, pages * ps, MADV_POPULATE_WRITE);
 	cow_marker_stop();
 	rep->elapsed += bench_since(start, bench_now());
 	rep->faults += cow_minflt() - faults;
-	count_end(rep, true);
+	bench_count_end(rep, true);
 	if (ret)
 		return bench_skip(rep, "MADV_POPULATE_WRITE: %s",
 				  strerror(errno));
@@ -283,12 +291,11 @@ int bench_populate(struct bench_rep *rep)
  * Children
  */
 
-/* The first page that is not what this process should see, or -1 */
-static long first_wrong(const struct bench_rep *rep)
+long bench_look(const struct bench_rep *rep, size_t first, size_t nr)
 {
 	size_t i;
 
-	for (i = 0; i < rep->plan->pages; i++) {
+	for (i = first; i < first + nr; i++) {
 		const struct page_head *h = head(rep, i);
 
 		if (h->gen != expected[i] ||
@@ -306,15 +313,16 @@ static int child_main(struct cow_child *self, void *arg)
 	if (cow_child_send(self, 1))
 		return 1;
 	while ((what = cow_child_recv(self)) >= 0) {
-		if (what != CHILD_LOOK ||
-		    cow_child_send(self, first_wrong(rep) >= 0))
+		if (what != BENCH_LOOK ||
+		    cow_child_send(self, bench_look(rep, 0, rep->plan->pages) >= 0))
 			return 1;
 	}
 	return 0;
 }
 
-static void look_at_frames(struct bench_rep *rep)
+void bench_look_at_frames(struct bench_rep *rep)
 {
+	memset(rep->written, 0, rep->plan->pages);
 	if (rep->pass != BENCH_COUNTING)
 		return;
 	if (cow_pfns(rep->base, rep->plan->pages, rep->pfn))
@@ -327,10 +335,10 @@ int bench_share(struct bench_rep *rep)
 	int ret;
 
 	cow_drain_lru();
-	for (i = 0; has_children(rep) && i < nr; i++) {
+	for (i = 0; bench_forks(rep) && i < nr; i++) {
 		struct cow_child *c = &rep->child[rep->children];
 
-		ret = cow_child_fork(c, child_main, rep);
+		ret = cow_child_fork(c, rep->workload->child ?: child_main, rep);
 		if (ret)
 			return bench_fail(rep, "fork: %s", strerror(-ret));
 		rep->children++;
@@ -338,12 +346,11 @@ int bench_share(struct bench_rep *rep)
 			return bench_fail(rep, "a child does not sleep");
 	}
 	rep->gen++;
-	memset(rep->written, 0, rep->plan->pages);
-	look_at_frames(rep);
+	bench_look_at_frames(rep);
 	return BENCH_OK;
 }
 
-int bench_end_children(struct bench_rep *rep)
+static int end_children(struct bench_rep *rep)
 {
 	int ret = 0;
 
@@ -357,12 +364,12 @@ int bench_unshare(struct bench_rep *rep)
 	unsigned int i;
 
 	for (i = 0; i < rep->children; i++) {
-		if (cow_child_send(&rep->child[i], CHILD_LOOK) ||
+		if (cow_child_send(&rep->child[i], BENCH_LOOK) ||
 		    cow_child_recv(&rep->child[i]))
 			return bench_fail(rep, "child %u of %u sees what the program wrote",
 					  i + 1, rep->children);
 	}
-	return bench_end_children(rep);
+	return end_children(rep);
 }
 
 int bench_close(struct bench_rep *rep)
@@ -375,7 +382,7 @@ int bench_close(struct bench_rep *rep)
 	c->rss_kb = cow_status_kb("VmRSS");
 	c->private_kb = cow_smaps_kb(rep->base, "Private_Dirty");
 	if (!cow_pfn_visible()) {
-		if (has_children(rep))
+		if (bench_forks(rep))
 			c->wasted = BENCH_UNKNOWN;
 		return BENCH_OK;
 	}
@@ -396,7 +403,7 @@ int bench_close(struct bench_rep *rep)
 
 int bench_verify(struct bench_rep *rep)
 {
-	long wrong = first_wrong(rep);
+	long wrong = bench_look(rep, 0, rep->plan->pages);
 
 	if (wrong >= 0)
 		return bench_fail(rep, "page %ld holds %d and not %d", wrong,
@@ -415,7 +422,7 @@ int bench_once(struct bench_rep *rep)
 	if (!ret && rep->workload->gone)
 		ret = bench_unshare(rep);
 	if (!ret)
-		ret = bench_populate(rep);
+		ret = bench_populate(rep, rep->plan->pages);
 	if (!ret)
 		ret = bench_write(rep, 0, rep->plan->nr);
 	if (!ret)
@@ -431,15 +438,118 @@ int bench_once(struct bench_rep *rep)
  * Memory
  */
 
-static int fill_memory(struct bench_rep *rep)
-{
-	size_t i, len = rep->present * ps;
+#define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
 
-	if (rep->config->kind == BENCH_THP &&
-	    madvise(rep->base, len, MADV_HUGEPAGE))
-		return bench_skip(rep, "MADV_HUGEPAGE: %s", strerror(errno));
+static void thp_file(char *path, size_t len, unsigned int kb, const char *name)
+{
+	snprintf(path, len, THP_DIR "hugepages-%ukB/%s", kb, name);
+}
+
+/* How many folios of that size were allocated so far, or -1 */
+static long folios_allocated(unsigned int kb)
+{
+	char path[128];
+	long nr;
+
+	thp_file(path, sizeof(path), kb, "stats/anon_fault_alloc");
+	return cow_read_long(path, &nr) ? -1 : nr;
+}
+
+/*
+ * Have only folios of kb where they are asked for. What may not be changed, or
+ * is not there, shows when there are none.
+ */
+static void want_folios(unsigned int kb)
+{
+	unsigned int pmd_kb = cow_pmd_size() / 1024;
+	char path[128], text[64];
+
+	if (cow_read_file(THP_DIR "enabled", text, sizeof(text)) > 0 &&
+	    strstr(text, "[never]"))
+		bench_tweak(THP_DIR "enabled", "madvise");
+	thp_file(path, sizeof(path), pmd_kb, "enabled");
+	bench_tweak(path, kb == pmd_kb ? "madvise" : "never");
+	if (kb != pmd_kb) {
+		thp_file(path, sizeof(path), kb, "enabled");
+		bench_tweak(path, "madvise");
+	}
+}
+
+static unsigned int folio_kb(const struct bench_rep *rep)
+{
+	unsigned int kb = rep->workload->folio_kb;
+
+	if (kb == BENCH_PMD || rep->config->kind == BENCH_THP)
+		return cow_pmd_size() / 1024;
+	return kb;
+}
+
+static int check_folios(struct bench_rep *rep, unsigned int kb, long before)
+{
+	size_t len_kb = rep->present * ps / 1024;
+	long now;
+
+	if (kb * 1024 == cow_pmd_size()) {
+		if (cow_smaps_kb(rep->base, "AnonHugePages") < (long)len_kb)
+			return bench_skip(rep, "no huge pages to be had");
+		return BENCH_OK;
+	}
+	now = folios_allocated(kb);
+	if (before < 0 || now < 0)
+		return bench_skip(rep, "no folios of %u kB: kernel without %shugepages-%ukB",
+				  kb, THP_DIR, kb);
+	if (now - before < (long)len_kb / kb)
+		return bench_skip(rep, "only %ld of %zu folios of %u kB to be had",
+				  now - before, len_kb / kb, kb);
+	return BENCH_OK;
+}
+
+int bench_map(struct bench_rep *rep, void (*fill)(struct bench_rep *rep))
+{
+	size_t len = rep->plan->pages * ps, present = rep->present * ps;
+	unsigned int kb = folio_kb(rep);
+	long before = 0;
+
+	rep->base = cow_map(len, cow_pmd_size());
+	if (!rep->base)
+		return bench_fail(rep, "no memory for the region");
+	if (kb) {
+		want_folios(kb);
+		if (madvise(rep->base, len, MADV_HUGEPAGE))
+			return bench_skip(rep, "MADV_HUGEPAGE: %s",
+					  strerror(errno));
+		before = folios_allocated(kb);
+	}
 	/* Only to be faster than by writing, and not on old kernels */
-	madvise(rep->base, len, MADV_POPULATE_WRITE);
+	madvise(rep->base, present, MADV_POPULATE_WRITE);
+	fill(rep);
+	if (kb && check_folios(rep, kb, before))
+		return BENCH_SKIP;
+	if (rep->config->kind == BENCH_MEMCPY) {
+		rep->copy = cow_map(len, cow_pmd_size());
+		if (!rep->copy)
+			return bench_fail(rep, "no memory for the copy");
+		memset(rep->copy, 0xff, len);
+	}
+	return BENCH_OK;
+}
+
+void bench_unmap(struct bench_rep *rep)
+{
+	size_t len = rep->plan->pages * ps;
+
+	if (rep->base)
+		cow_unmap(rep->base, len);
+	if (rep->copy)
+		cow_unmap(rep->copy, len);
+	rep->base = NULL;
+	rep->copy = NULL;
+}
+
+static void fill_heads(struct bench_rep *rep)
+{
+	size_t i;
+
 	for (i = 0; i < rep->present; i++) {
 		head(rep, i)->gen = FIRST_GEN;
 		head(rep, i)->tag = TAG(i);
@@ -447,39 +557,20 @@ static int fill_memory(struct bench_rep *rep)
 	memset(expected, FIRST_GEN, rep->present);
 	memset(expected + rep->present, 0, rep->plan->pages - rep->present);
 	rep->gen = FIRST_GEN;
-	if (rep->config->kind == BENCH_THP &&
-	    cow_smaps_kb(rep->base, "AnonHugePages") * 1024L < (long)len)
-		return bench_skip(rep, "no huge pages to be had");
-	if (rep->copy)
-		memset(rep->copy, 0xff, rep->plan->pages * ps);
-	return BENCH_OK;
 }
 
 static int with_memory(struct bench_rep *rep)
 {
-	size_t len = rep->plan->pages * ps;
 	int ret;
 
-	rep->base = cow_map(len, cow_pmd_size());
-	if (!rep->base)
-		return bench_fail(rep, "no memory for the region");
-	if (rep->config->kind == BENCH_MEMCPY) {
-		rep->copy = cow_map(len, cow_pmd_size());
-		if (!rep->copy) {
-			cow_unmap(rep->base, len);
-			return bench_fail(rep, "no memory for the copy");
-		}
-	}
-	ret = fill_memory(rep);
+	ret = bench_map(rep, fill_heads);
 	if (!ret)
 		ret = rep->workload->run ? rep->workload->run(rep) :
 		      bench_once(rep);
 	/* Those that are left when something went wrong */
 	if (rep->children)
-		bench_end_children(rep);
-	cow_unmap(rep->base, len);
-	if (rep->copy)
-		cow_unmap(rep->copy, len);
+		end_children(rep);
+	bench_unmap(rep);
 	return ret;
 }
 
@@ -488,8 +579,8 @@ static void counts_from_frames(struct bench_rep *rep)
 {
 	struct bench_counts *c = &rep->counts;
 
-	if (!cow_pfn_visible()) {
-		if (has_children(rep)) {
+	if (!cow_pfn_visible() || rep->workload->count_children) {
+		if (bench_forks(rep)) {
 			c->copied = BENCH_UNKNOWN;
 			c->copied_ahead = BENCH_UNKNOWN;
 			c->reused = BENCH_UNKNOWN;
@@ -510,7 +601,12 @@ int bench_rep_run(struct bench_rep *rep)
 {
 	int ret;
 
+	if (rep->workload->unfit & 1 << rep->config->kind)
+		return bench_skip(rep, "makes no sense with this workload");
 	rep->why[0] = '\0';
+	rep->extra[0] = '\0';
+	rep->note[0] = '\0';
+	rep->base = NULL;
 	rep->copy = NULL;
 	rep->children = 0;
 	rep->elapsed = 0;
@@ -524,7 +620,10 @@ int bench_rep_run(struct bench_rep *rep)
 	rep->present = rep->plan->pages / (rep->workload->part ?: 1);
 	memset(&rep->counts, 0, sizeof(rep->counts));
 
-	ret = with_memory(rep);
+	if (rep->workload->around)
+		ret = rep->workload->around(rep, with_memory);
+	else
+		ret = with_memory(rep);
 	if (!ret && rep->pass == BENCH_COUNTING && access(COW_STATS_FILE, F_OK))
 		counts_from_frames(rep);
 	return ret;

@@ -162,14 +162,17 @@ void bench_print_json(struct bench_result *res)
 	json_string("copy_from", res->copy_from);
 	json_count("clock_ns", bench_clock_ns);
 	json_count("repeats", nr);
+	putchar(',');
+	json_string("unit", res->workload->unit ?: "page");
+	fputs(res->extra, stdout);
 	puts("}");
 }
 
 void bench_print_heading(const struct bench_workload *w, size_t pages)
 {
 	printf("\n%s, %zu pages: %s\n", w->name, pages, w->what);
-	printf("%-14s %9s %9s %9s %9s %7s %7s %7s %7s %7s %8s %8s %8s\n",
-	       "config", "per page", "min", "max", "overhead", "faults",
+	printf("%-14s %s%-5s %9s %9s %9s %7s %7s %7s %7s %7s %8s %8s %8s\n",
+	       "config", "per ", w->unit ?: "page", "min", "max", "overhead", "faults",
 	       "copied", "ahead", "wasted", "reused", "P50", "P99", "max");
 }
 
@@ -209,4 +212,6 @@ void bench_print_row(struct bench_result *res)
 	print_count(8, percentile(res, 990));
 	print_count(8, percentile(res, 1000));
 	putchar('\n');
+	if (res->note[0])
+		printf("%14s %s\n", "", res->note);
 }

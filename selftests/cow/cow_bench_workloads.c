@@ -8,6 +8,7 @@
 #endif
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cow_bench.h"
 
@@ -144,7 +145,7 @@ static int run_single(struct bench_rep *rep)
 	for (i = 0; i < rep->plan->nr && !ret; i++) {
 		ret = bench_share(rep);
 		if (!ret)
-			ret = bench_populate(rep);
+			ret = bench_populate(rep, rep->plan->pages);
 		if (!ret)
 			ret = bench_write(rep, i, 1);
 		if (!ret)
@@ -152,6 +153,107 @@ static int run_single(struct bench_rep *rep)
 		if (!ret)
 			ret = bench_unshare(rep);
 	}
+	return ret ?: bench_verify(rep);
+}
+
+/*
+ * A child that copies its memory away, batch by batch, and unmaps what it has
+ * copied, in step with the program: for each batch the program writes as many
+ * pages. So all that is measured is the same each time.
+ */
+
+#define COPY_BATCH	2
+#define BATCH_BYTES	(2UL << 20)
+
+static int copy_and_unmap(struct cow_child *self, void *arg)
+{
+	size_t ps = cow_page_size(), batch = BATCH_BYTES / ps, done = 0;
+	struct bench_rep *rep = arg;
+	size_t pages = rep->plan->pages;
+	char *copy = cow_map(BATCH_BYTES, 0);
+	int what;
+
+	if (!copy || cow_child_send(self, 1))
+		return 1;
+	while ((what = cow_child_recv(self)) >= 0) {
+		bool wrong = false;
+
+		if (what == COPY_BATCH && done < pages) {
+			if (batch > pages - done)
+				batch = pages - done;
+			wrong = bench_look(rep, done, batch) >= 0;
+			memcpy(copy, rep->base + done * ps, batch * ps);
+			munmap(rep->base + done * ps, batch * ps);
+			done += batch;
+		} else if (what == BENCH_LOOK) {
+			wrong = bench_look(rep, done, pages - done) >= 0;
+		}
+		if (cow_child_send(self, wrong))
+			return 1;
+	}
+	return 0;
+}
+
+static int run_child_unmaps(struct bench_rep *rep)
+{
+	size_t batch = BATCH_BYTES / cow_page_size(), i, nr = rep->plan->nr;
+	struct cow_child *c = &rep->child[0];
+	int ret;
+
+	ret = bench_share(rep);
+	if (!ret)
+		ret = bench_populate(rep, rep->plan->pages);
+	for (i = 0; i < nr && !ret; i += batch) {
+		if (rep->children &&
+		    (cow_child_send(c, COPY_BATCH) || cow_child_recv(c) ||
+		     cow_child_settle(c)))
+			return bench_fail(rep, "the child copied what it must not see");
+		ret = bench_write(rep, i, nr - i < batch ? nr - i : batch);
+	}
+	if (!ret)
+		ret = bench_close(rep);
+	if (!ret)
+		ret = bench_unshare(rep);
+	return ret ?: bench_verify(rep);
+}
+
+/*
+ * A heap that grows: a quarter of the memory is there, and three times a child
+ * is forked, which stays; all pages are written, and a quarter more.
+ */
+
+#define GROW_STEPS	3
+#define GROW_PARTS	(GROW_STEPS + 1)
+
+static void plan_grow(struct bench_plan *plan, unsigned int unused)
+{
+	size_t step, i, quarter = plan->pages / GROW_PARTS;
+
+	(void)unused;
+	plan->nr = 0;
+	for (step = 1; step <= GROW_STEPS; step++)
+		for (i = 0; i < (step + 1) * quarter; i++)
+			plan->order[plan->nr++] = i;
+}
+
+static int run_grow(struct bench_rep *rep)
+{
+	size_t step, nr, first = 0, quarter = rep->plan->pages / GROW_PARTS;
+	int ret = BENCH_OK;
+
+	for (step = 1; step <= GROW_STEPS && !ret; step++) {
+		nr = (step + 1) * quarter;
+		ret = bench_share(rep);
+		if (!ret)
+			ret = bench_populate(rep, nr);
+		if (!ret)
+			ret = bench_write(rep, first, nr);
+		if (!ret)
+			ret = bench_close(rep);
+		first += nr;
+	}
+	if (!ret)
+		ret = bench_unshare(rep);
 	return ret ?: bench_verify(rep);
 }
 
@@ -207,6 +309,11 @@ const struct bench_workload bench_workloads[] = {
 		.what = "every page, forward, after the child has ended",
 		.gone = true,
 	}, {
+		.name = "child-unmaps",
+		.what = "at random, while the child copies and unmaps, in turns of 2 MB",
+		.plan = plan_random, .arg = 100,
+		.run = run_child_unmaps, .child = copy_and_unmap,
+	}, {
 		.name = "multi-child-1",
 		.what = "every page, forward, with 1 child",
 		.children = 1,
@@ -242,6 +349,46 @@ const struct bench_workload bench_workloads[] = {
 		.name = "threads-4-blocks",
 		.what = "every page, by 4 threads, each one quarter",
 		.writers = 4, .blocks = true,
+	}, {
+		.name = "snapshot",
+		.what = "threads write all words of an array that a child copies and unmaps",
+		.around = bench_snapshot_around,
+		.unfit = 1 << BENCH_MEMCPY,
+	}, {
+		.name = "thp",
+		.what = "every page, forward, of PMD-mapped huge pages",
+		.folio_kb = BENCH_PMD, .unfit = 1 << BENCH_THP,
+	}, {
+		.name = "mthp-64k",
+		.what = "every page, forward, of folios of 64 kB",
+		.folio_kb = 64, .unfit = 1 << BENCH_THP,
+	}, {
+		.name = "fork-exec",
+		.what = "fork, exec and exit, with 8 lone writes on either side",
+		.plan = plan_random, .arg = 100,
+		.run = bench_fork_exec, .count_children = true,
+		.most = 4 << 20, .unit = "fork",
+		.unfit = 1 << BENCH_MEMCPY | 1 << BENCH_NOFORK |
+			 1 << BENCH_POPULATE,
+	}, {
+		.name = "grow",
+		.what = "a heap that grows by quarters, each after another fork",
+		.plan = plan_grow, .part = GROW_PARTS,
+		.run = run_grow, .unfit = 1 << BENCH_MEMCPY,
+	}, {
+		.name = "memcg-110",
+		.what = "25 % of the pages at random, in a cgroup with 110 % of the need",
+		.plan = plan_random, .arg = 25,
+		.around = bench_memcg_around, .run = bench_memcg,
+		.memcg_percent = 110,
+		.unfit = 1 << BENCH_MEMCPY | 1 << BENCH_NOFORK,
+	}, {
+		.name = "memcg-90",
+		.what = "25 % of the pages at random, in a cgroup with 90 % of the need",
+		.plan = plan_random, .arg = 25,
+		.around = bench_memcg_around, .run = bench_memcg,
+		.memcg_percent = 90,
+		.unfit = 1 << BENCH_MEMCPY | 1 << BENCH_NOFORK,
 	},
 };
 
