@@ -36,6 +36,8 @@ profile_instructions()
 		dirs+=("$dir")
 	done
 	profile_tables "${dirs[@]}"
+	[ -z "$JSON" ] || profile_json "${dirs[@]}" > "$JSON" ||
+		die "--json '$JSON' cannot be written"
 }
 
 # known_case WORKLOAD CONFIG: the program itself knows its names.
@@ -140,8 +142,10 @@ check_profile()
 			written *= repeats
 			faults *= repeats
 			clock = per_page * written + faults
-			printf "%s %d %d %d %.0f %.3f\n", spec, written, faults, total, clock,
-				(total / clock - 1) * 100
+			off = (total / clock - 1) * 100
+			if (off > -0.0005 && off < 0)
+				off = 0
+			printf "%s %d %d %d %.0f %.3f\n", spec, written, faults, total, clock, off
 		}' > "$dir/sums"
 	local written faults total clock off
 	read -r _ written faults total clock off < "$dir/sums"
@@ -175,4 +179,38 @@ profile_tables()
 		echo "$spec: $written pages, $faults faults;" \
 			"the plugin's total is $off % off the guest's clock"
 	done
+}
+
+# profile_json DIR [DIR]: an array of objects; functions in instructions per page
+profile_json()
+{
+	local dir files=()
+	for dir; do
+		files+=("$dir/sums" "$dir/functions")
+	done
+	awk -v kernel="$K_NAME" -v series="${UNPATCHED:+without}" '
+		function end_object() {
+			if (objects)
+				printf "\n  }\n}"
+		}
+		BEGIN { printf "[" }
+		NF == 6 {
+			end_object()
+			split($1, name, ":")
+			written = $2
+			printf "%s\n{\n  \"kernel\": \"%s\",\n  \"series\": \"%s\",", objects++ ? "," : "",
+				kernel, series ? series : "with"
+			printf "\n  \"workload\": \"%s\",\n  \"config\": \"%s\",", name[1], name[2]
+			printf "\n  \"written\": %d,\n  \"faults\": %d,", written, $3
+			printf "\n  \"per_page\": %.2f,\n  \"clock_per_page\": %.2f,", $4 / written,
+				$5 / written
+			printf "\n  \"functions\": {"
+			functions = 0
+			next
+		}
+		{ printf "%s\n    \"%s\": %.4f", functions++ ? "," : "", $2, $1 / written }
+		END {
+			end_object()
+			print "\n]"
+		}' "${files[@]}"
 }
