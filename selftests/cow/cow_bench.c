@@ -33,9 +33,6 @@
 #define MAX_CONFIGS	32
 #define MAX_GLOBS	64
 
-/* A kernel's average of fewer copies than this says little. */
-#define ENOUGH_COPIES	64
-
 static struct {
 	struct {
 		size_t bytes;
@@ -51,6 +48,7 @@ static struct {
 	const char *mode;
 	bool json;
 	bool quick;
+	bool cdf;
 } opt = {
 	.seed = 1,
 	.mode = "native",
@@ -84,8 +82,8 @@ static struct bench_rep *rep;
 static struct bench_plan *plan;
 static cpu_set_t cpus;
 
-/* The kernel's copy of a page on this boot, and memcpy()'s; 0: unknown */
-static double boot_copy_ns, memcpy_ns;
+/* Copying a page by the kernel (0: it does not say) and by memcpy() */
+static double kernel_copy_ns, memcpy_ns;
 
 #define usage_error(...)						\
 	do {								\
@@ -111,6 +109,7 @@ static void print_help(void)
 "                       of the workload 'snapshot': threads of the program (4)\n"
 "                       and of the child (4), and what it copies at a time (2M)\n"
 "  --quick              4M, 3 repetitions\n"
+"  --cdf                JSON: with the distribution of single writes\n"
 "  --json               one JSON object per line\n"
 "  --mode LABEL         the row's 'mode' (default native)\n"
 "  --list               workloads and configurations, and what they are\n"
@@ -142,14 +141,16 @@ static void print_help(void)
 "                       nr_tlb_* of /proc/vmstat: flushes on this CPU, and\n"
 "                       requests to others\n"
 "  rss_kb, private_kb   at the end: of the process; the memory's private part\n"
-"  copy_ns, copy_from   what copying one page takes, from: 'case', the kernel's\n"
-"                       count in this case; 'boot', the kernel's count in other\n"
-"                       cases, as there were few copies here; 'memcpy', the\n"
-"                       memcpy configuration, as this kernel does not count\n"
+"  copy_ns, copy_from   what copying one page takes: by the 'kernel', as it counts\n"
+"                       it itself (its clock included) in a case of its own, seq:off\n"
+"                       of that size; or by 'memcpy', where it does not count\n"
 "  clock_ns             what reading the clock takes\n"
 "  repeats              timed repetitions\n"
 "  unit                 what 'written' counts and per_page_* is divided by: 'page',\n"
 "                       or 'fork' for fork-exec, a fork, exec and exit\n"
+"  seed                 of what is random\n"
+"  cdf                  with --cdf: arrays of a duration, and how many writes did\n"
+"                       not take longer, with steps of 1 % at least\n"
 "Further keys of 'snapshot', of the last repetition; times since the fork began:\n"
 "  writers, checkpointers, batch_kb, fork_ns (the call), reaped_ns (the child),\n"
 "  done_ns (the last writer); alive_pages, alive_ns, alive_faults while the child\n"
@@ -205,7 +206,7 @@ static void add_size(const char *text)
 
 	bytes = parse_size("--size", text);
 	if (bytes % page || bytes < BENCH_MIN_PAGES * page)
-		usage_error("--size: '%s' is not a multiple of a page, or less than %zu bytes",
+		usage_error("--size: '%s': must be whole pages, %zu bytes at least",
 			    text, BENCH_MIN_PAGES * page);
 	if (bytes / page >= 1ULL << 32)
 		usage_error("--size: '%s' is too large", text);
@@ -296,7 +297,8 @@ static void list_all(void)
 static void parse_options(int argc, char **argv)
 {
 	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, WRITERS,
-	       CHECKPOINTERS, BATCH, QUICK, JSON, MODE, LIST, HELP };
+	       CHECKPOINTERS, BATCH, QUICK, JSON, CDF, MODE, LIST,
+	       HELP };
 	static const struct option options[] = {
 		{ "workload", required_argument, NULL, WORKLOAD },
 		{ "config", required_argument, NULL, CONFIG },
@@ -308,6 +310,7 @@ static void parse_options(int argc, char **argv)
 		{ "batch", required_argument, NULL, BATCH },
 		{ "quick", no_argument, NULL, QUICK },
 		{ "json", no_argument, NULL, JSON },
+		{ "cdf", no_argument, NULL, CDF },
 		{ "mode", required_argument, NULL, MODE },
 		{ "list", no_argument, NULL, LIST },
 		{ "help", no_argument, NULL, HELP },
@@ -352,6 +355,9 @@ static void parse_options(int argc, char **argv)
 			break;
 		case JSON:
 			opt.json = true;
+			break;
+		case CDF:
+			opt.cdf = true;
 			break;
 		case MODE:
 			opt.mode = optarg;
@@ -492,16 +498,8 @@ static int count(struct bench_result *res)
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
 	res->counts = rep->counts;
-	if (rep->copies_timed >= ENOUGH_COPIES) {
-		res->copy_ns = (double)rep->copy_ns / rep->copies_timed;
-		res->copy_from = "case";
-	} else if (boot_copy_ns) {
-		res->copy_ns = boot_copy_ns;
-		res->copy_from = "boot";
-	} else {
-		res->copy_ns = memcpy_ns;
-		res->copy_from = "memcpy";
-	}
+	res->copy_ns = kernel_copy_ns ?: memcpy_ns;
+	res->copy_from = kernel_copy_ns ? "kernel" : "memcpy";
 	return BENCH_OK;
 }
 
@@ -539,16 +537,21 @@ static const struct bench_config *find_config(const char *name)
 	return &configs[i];
 }
 
-/* What copying a page takes here; also warms up. */
-static int measure_copying(void)
+/*
+ * What copying a page takes on this boot, with memory of that size; also warms
+ * up. Not in each case: with more threads than CPUs a copy would seem to last as
+ * long as the time slice that it was interrupted for.
+ */
+static int measure_copying(size_t bytes)
 {
 	const struct bench_workload *seq = bench_find_workload("seq");
 
-	bench_make_plan(plan, seq, opt.size[0].bytes / cow_page_size(), opt.seed);
+	bench_make_plan(plan, seq, bytes / cow_page_size(), opt.seed);
 	if (run_rep(seq, find_config("off"), BENCH_COUNTING) == BENCH_FAIL)
 		return BENCH_FAIL;
+	kernel_copy_ns = 0;
 	if (rep->copies_timed)
-		boot_copy_ns = (double)rep->copy_ns / rep->copies_timed;
+		kernel_copy_ns = (double)rep->copy_ns / rep->copies_timed;
 	if (run_rep(seq, find_config("memcpy"), BENCH_TIMING) == BENCH_FAIL)
 		return BENCH_FAIL;
 	memcpy_ns = per_page();
@@ -570,7 +573,7 @@ static void report(struct bench_result *res, int ret, struct totals *totals)
 		exit(1);
 	}
 	if (opt.json)
-		bench_print_json(res);
+		bench_print_json(res, opt.seed, opt.cdf);
 	else
 		bench_print_row(res);
 	if (ret)
@@ -648,17 +651,19 @@ static int work(void)
 		return EXIT_USAGE;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (measure_copying()) {
-		fprintf(stderr, "cow_bench: %s\n", rep->why);
-		return 1;
-	}
-	rep->marked = true;
-	for (i = 0; i < opt.sizes; i++)
+	for (i = 0; i < opt.sizes; i++) {
+		rep->marked = false;
+		if (measure_copying(opt.size[i].bytes)) {
+			fprintf(stderr, "cow_bench: %s\n", rep->why);
+			return 1;
+		}
+		rep->marked = true;
 		for (k = 0; k < bench_nr_workloads; k++)
 			if (selected(&bench_workloads[k]))
 				run_workload(&bench_workloads[k],
 					     bytes_for(&bench_workloads[k], i),
 					     opt.size[i].repeat, &totals);
+	}
 	return totals.ok ? 0 : EXIT_SKIPPED;
 }
 

@@ -132,6 +132,7 @@ struct bench_rep {
 	struct bench_counts counts;
 	__u64 changed;		/* pages with another frame than before */
 	__u64 fresh;		/* pages that were not there before */
+	long long swapped;	/* pages in and out, by the whole system */
 	__u64 copy_ns;		/* the kernel's own count: copies, and time */
 	__u64 copies_timed;
 	__u64 *latency;
@@ -286,7 +287,7 @@ struct bench_result {
 	char note[256];
 };
 
-void bench_print_json(struct bench_result *res);
+void bench_print_json(struct bench_result *res, __u64 seed, bool cdf);
 /* NULL: only the heading */
 void bench_print_heading(const struct bench_workload *w, size_t pages);
 void bench_print_row(struct bench_result *res);

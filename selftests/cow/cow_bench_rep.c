@@ -264,6 +264,7 @@ int bench_write(struct bench_rep *rep, size_t first, size_t nr)
 
 int bench_populate(struct bench_rep *rep, size_t pages)
 {
+	bool mark = rep->marked && rep->pass == BENCH_TIMING;
 	__u64 start;
 	long faults;
 	int ret;
@@ -275,9 +276,11 @@ int bench_populate(struct bench_rep *rep, size_t pages)
 	bench_count_begin(rep);
 	faults = cow_minflt();
 	start = bench_now();
-	cow_marker_start();
+	if (mark)
+		cow_marker_start();
 	ret = madvise(rep->base, pages * ps, MADV_POPULATE_WRITE);
-	cow_marker_stop();
+	if (mark)
+		cow_marker_stop();
 	rep->elapsed += bench_since(start, bench_now());
 	rep->faults += cow_minflt() - faults;
 	bench_count_end(rep, true);
@@ -320,11 +323,18 @@ static int child_main(struct cow_child *self, void *arg)
 	return 0;
 }
 
+static long long pages_swapped(void)
+{
+	return cow_file_key("/proc/vmstat", "pswpin") +
+	       cow_file_key("/proc/vmstat", "pswpout");
+}
+
 void bench_look_at_frames(struct bench_rep *rep)
 {
 	memset(rep->written, 0, rep->plan->pages);
 	if (rep->pass != BENCH_COUNTING)
 		return;
+	rep->swapped -= pages_swapped();
 	if (cow_pfns(rep->base, rep->plan->pages, rep->pfn))
 		memset(rep->pfn, 0, rep->plan->pages * sizeof(*rep->pfn));
 }
@@ -398,6 +408,7 @@ int bench_close(struct bench_rep *rep)
 	}
 	rep->changed += changed;
 	rep->fresh += fresh;
+	rep->swapped += pages_swapped();
 	return BENCH_OK;
 }
 
@@ -574,6 +585,20 @@ static int with_memory(struct bench_rep *rep)
 	return ret;
 }
 
+/* Swapping moves pages to other frames, too. */
+static void distrust_frames(struct bench_rep *rep)
+{
+	struct bench_counts *c = &rep->counts;
+	bool counted = !access(COW_STATS_FILE, F_OK);
+
+	c->wasted = counted && !c->copied_ahead ? 0 : BENCH_UNKNOWN;
+	if (!counted) {
+		c->copied = BENCH_UNKNOWN;
+		c->copied_ahead = BENCH_UNKNOWN;
+		c->reused = BENCH_UNKNOWN;
+	}
+}
+
 /* A kernel that does not count: what the frames tell */
 static void counts_from_frames(struct bench_rep *rep)
 {
@@ -614,6 +639,7 @@ int bench_rep_run(struct bench_rep *rep)
 	rep->faults = 0;
 	rep->changed = 0;
 	rep->fresh = 0;
+	rep->swapped = 0;
 	rep->copy_ns = 0;
 	rep->copies_timed = 0;
 	rep->nr_latency = 0;
@@ -626,5 +652,7 @@ int bench_rep_run(struct bench_rep *rep)
 		ret = with_memory(rep);
 	if (!ret && rep->pass == BENCH_COUNTING && access(COW_STATS_FILE, F_OK))
 		counts_from_frames(rep);
+	if (!ret && rep->swapped > 0)
+		distrust_frames(rep);
 	return ret;
 }

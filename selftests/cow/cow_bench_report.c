@@ -122,7 +122,25 @@ static void json_head(const struct bench_result *res)
 	printf(",\"pages\":%zu", res->pages);
 }
 
-void bench_print_json(struct bench_result *res)
+/* Durations and how many writes took that long or less */
+static void json_cdf(const struct bench_result *res)
+{
+	const char *comma = "";
+	size_t i, nr = res->nr_latency;
+
+	printf(",\"cdf\":[");
+	for (i = 0; i < nr; i++) {
+		/* The last one of those that are about as long */
+		if (i + 1 < nr &&
+		    res->latency[i + 1] - res->latency[i] <= res->latency[i] / 100)
+			continue;
+		printf("%s[%llu,%zu]", comma, res->latency[i], i + 1);
+		comma = ",";
+	}
+	putchar(']');
+}
+
+void bench_print_json(struct bench_result *res, __u64 seed, bool cdf)
 {
 	const struct bench_counts *c = &res->counts;
 	unsigned int nr = res->repeats;
@@ -164,6 +182,9 @@ void bench_print_json(struct bench_result *res)
 	json_count("repeats", nr);
 	putchar(',');
 	json_string("unit", res->workload->unit ?: "page");
+	json_count("seed", seed);
+	if (cdf)
+		json_cdf(res);
 	fputs(res->extra, stdout);
 	puts("}");
 }
