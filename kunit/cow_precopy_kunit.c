@@ -661,6 +661,7 @@ static int cow_precopy_test_init(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, f);
 	f->was_on = static_key_enabled(&cow_precopy_key);
 	f->old_window = sysctl_cow_precopy_pages;
+	static_branch_inc(&cow_active_key);
 	test->priv = f;
 
 	addr = kunit_vm_mmap(test, NULL, 0, 4 * PMD_SIZE, PROT_READ | PROT_WRITE,
@@ -689,6 +690,7 @@ static void cow_precopy_test_exit(struct kunit *test)
 		return;
 	if (!f->was_on)
 		static_branch_disable(&cow_precopy_key);
+	static_branch_dec(&cow_active_key);
 	set_window(f->old_window);
 }
 

@@ -327,13 +327,6 @@ static u64 read_stat(struct kunit *test, const char *key)
 	return value_of(test, read_stats(test), key);
 }
 
-static void count(enum cow_outcome outcome, u64 copy_ns, u64 fault_ns)
-{
-	struct cow_fault cow = { .outcome = outcome, .copy_ns = copy_ns };
-
-	cow_count(&cow, fault_ns);
-}
-
 static void shows_all_keys(struct kunit *test)
 {
 	char *stats = read_stats(test), *line;
@@ -355,8 +348,8 @@ static void reset_to_zero(struct kunit *test)
 	char *stats;
 	unsigned int i;
 
-	count(COW_COPIED, 500, 900);
-	count(COW_REUSED, 0, 100);
+	cow_count(COW_COPIED, 500, 900);
+	cow_count(COW_REUSED, 0, 100);
 	cow_stats_reset();
 	stats = read_stats(test);
 	for (i = 0; i < ARRAY_SIZE(keys); i++)
@@ -369,14 +362,14 @@ static void counts_from_zero(struct kunit *test)
 	char *stats;
 
 	/* Faster, slower and more than what is counted after the reset. */
-	count(COW_COPIED, 1, 1);
-	count(COW_COPIED, 1000000, 2000000);
-	count(COW_REUSED, 0, 3000000);
+	cow_count(COW_COPIED, 1, 1);
+	cow_count(COW_COPIED, 1000000, 2000000);
+	cow_count(COW_REUSED, 0, 3000000);
 	cow_stats_reset();
-	count(COW_COPIED, 20, 40);
-	count(COW_PRECOPIED, 30, 50);
-	count(COW_COPIED, 40, 60);
-	count(COW_REUSED, 0, 10);
+	cow_count(COW_COPIED, 20, 40);
+	cow_count(COW_PRECOPIED, 30, 50);
+	cow_count(COW_COPIED, 40, 60);
+	cow_count(COW_REUSED, 0, 10);
 
 	stats = read_stats(test);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "faults"), 3);
@@ -398,8 +391,8 @@ static void percentiles_within_extremes(struct kunit *test)
 	char *stats;
 
 	cow_stats_reset();
-	count(COW_COPIED, 1025, 2000);
-	count(COW_COPIED, 1026, 2000);
+	cow_count(COW_COPIED, 1025, 2000);
+	cow_count(COW_COPIED, 1026, 2000);
 	stats = read_stats(test);
 	KUNIT_EXPECT_LE(test, value_of(test, stats, "p99_ns"), 1026);
 	KUNIT_EXPECT_GE(test, value_of(test, stats, "p50_ns"), 1025);
@@ -409,11 +402,11 @@ static void percentiles_within_extremes(struct kunit *test)
 static void histogram_lines(struct kunit *test)
 {
 	cow_stats_reset();
-	count(COW_COPIED, 20, 2000);
-	count(COW_COPIED, 1024, 2100);
-	count(COW_COPIED, 1055, 2100);
-	count(COW_COPIED, 1056, U64_MAX);
-	count(COW_REUSED, 0, 5);
+	cow_count(COW_COPIED, 20, 2000);
+	cow_count(COW_COPIED, 1024, 2100);
+	cow_count(COW_COPIED, 1055, 2100);
+	cow_count(COW_COPIED, 1056, U64_MAX);
+	cow_count(COW_REUSED, 0, 5);
 	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show),
 			   "copy 20 20 1\n"
 			   "copy 1024 1055 2\n"
@@ -636,7 +629,7 @@ static void count_burst(struct timer_list *timer)
 	for (i = 0; i < BURST; i++) {
 		/* Fully ordered, unlike atomic_inc(). */
 		atomic_inc_return(&c->begun);
-		count(COW_COPIED, COPY_NS, FAULT_NS);
+		cow_count(COW_COPIED, COPY_NS, FAULT_NS);
 		atomic_inc_return(&c->done);
 	}
 }
