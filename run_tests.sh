@@ -16,6 +16,7 @@ usage()
 	  kunit       KUnit by the kernel's own kunit.py
 	  kselftest   builds TARGETS=cow, boots a guest and runs it there
 	  boot        runs a program of the host as root in the booted kernel
+	  bench       the benchmarks, in numbers that two machines agree on
 	  tree        prints the path of the prepared kernel tree
 	  export DIR  writes the mail-ready series
 	  refresh     takes edits in the prepared tree back to this repository
@@ -44,7 +45,7 @@ case "${1-}" in
 esac
 
 case "$command" in
-run|kunit|kselftest|boot|tree|export|refresh|mutants|check|clean|list)
+run|kunit|kselftest|boot|bench|tree|export|refresh|mutants|check|clean|list)
 	exec bash "$root/scripts/$command" "$@" ;;
 *)
 	echo "run_tests.sh: unknown command '$command'; './run_tests.sh --help' lists the commands" >&2

@@ -119,6 +119,11 @@ VERBOSE=${VERBOSE-}
 GDB=
 BENCH=
 ICOUNT=
+MODE=
+QUICK=
+TOLERANCE=
+HTML=
+OBJECTS=
 ARGS=()
 
 common_options()
@@ -172,14 +177,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -200,6 +205,18 @@ parse_options()
 		--icount)
 			takes icount
 			ICOUNT=1
+			shift ;;
+		--quick)
+			takes quick
+			QUICK=1
+			shift ;;
+		--objects)
+			takes objects
+			OBJECTS=1
+			shift ;;
+		--compare|--check|--record)
+			# the command has looked which
+			takes "${name#--}"
 			shift ;;
 		--install-deps)
 			INSTALL_DEPS=1
@@ -254,6 +271,18 @@ set_option()
 	--json)
 		need_writable "$1" "$2"
 		JSON=$(realpath -- "$2") ;;
+	--html)
+		need_writable "$1" "$2"
+		HTML=$(realpath -- "$2") ;;
+	--mode)
+		case "$2" in
+		icount|wall) MODE=$2 ;;
+		*) die "--mode '$2' is not known: icount or wall" ;;
+		esac ;;
+	--tolerance)
+		[[ "$2" =~ ^[0-9]{1,3}(\.[0-9]+)?$ ]] ||
+			die "--tolerance needs per cent, such as 1 or 0.5, not '$2'"
+		TOLERANCE=$2 ;;
 	--append)
 		APPEND=$2 ;;
 	--debug)

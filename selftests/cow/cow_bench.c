@@ -49,6 +49,7 @@ static struct {
 	bool json;
 	bool quick;
 	bool cdf;
+	bool stats;
 } opt = {
 	.seed = 1,
 	.mode = "native",
@@ -110,6 +111,7 @@ static void print_help(void)
 "                       and of the child (4), and what it copies at a time (2M)\n"
 "  --quick              4M, 3 repetitions\n"
 "  --cdf                JSON: with the distribution of single writes\n"
+"  --stats              vm.cow_stats=1 in the timed repetitions too\n"
 "  --json               one JSON object per line\n"
 "  --mode LABEL         the row's 'mode' (default native)\n"
 "  --list               workloads and configurations, and what they are\n"
@@ -297,8 +299,8 @@ static void list_all(void)
 static void parse_options(int argc, char **argv)
 {
 	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, WRITERS,
-	       CHECKPOINTERS, BATCH, QUICK, JSON, CDF, MODE, LIST,
-	       HELP };
+	       CHECKPOINTERS, BATCH, QUICK, STATS, JSON, CDF, MODE,
+	       LIST, HELP };
 	static const struct option options[] = {
 		{ "workload", required_argument, NULL, WORKLOAD },
 		{ "config", required_argument, NULL, CONFIG },
@@ -309,6 +311,7 @@ static void parse_options(int argc, char **argv)
 		{ "checkpointers", required_argument, NULL, CHECKPOINTERS },
 		{ "batch", required_argument, NULL, BATCH },
 		{ "quick", no_argument, NULL, QUICK },
+		{ "stats", no_argument, NULL, STATS },
 		{ "json", no_argument, NULL, JSON },
 		{ "cdf", no_argument, NULL, CDF },
 		{ "mode", required_argument, NULL, MODE },
@@ -352,6 +355,9 @@ static void parse_options(int argc, char **argv)
 			break;
 		case QUICK:
 			opt.quick = true;
+			break;
+		case STATS:
+			opt.stats = true;
 			break;
 		case JSON:
 			opt.json = true;
@@ -471,7 +477,7 @@ static int run_rep(const struct bench_workload *w,
 	rep->config = c;
 	rep->plan = plan;
 	rep->pass = pass;
-	reason = apply(c, pass == BENCH_COUNTING);
+	reason = apply(c, opt.stats || pass == BENCH_COUNTING);
 	if (reason)
 		return bench_skip(rep, "%s", reason);
 	return bench_rep_run(rep);
