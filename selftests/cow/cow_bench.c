@@ -444,24 +444,31 @@ bool bench_tweak(const char *path, const char *value)
 	return cow_tweak(&undo->undo, path, value);
 }
 
-/* NULL, or why this kernel or this user cannot have that configuration */
+/*
+ * NULL, or why this kernel or this user cannot have that configuration. Without
+ * root nothing is counted, but what needs no setting to be changed can be timed.
+ */
 static const char *apply(const struct bench_config *c, bool stats)
 {
 	const char *reason = cow_missing();
+	long on;
 
+	rep->counted = false;
 	if (reason)
 		return c->ahead ? reason : NULL;
 	cow_want("cow_sample_interval", 0);
 	reason = cow_want("cow_stats", stats);
-	if (!reason && c->ahead == BENCH_ADAPTIVE &&
+	if (reason && !stats)
+		return reason;
+	rep->counted = !cow_sysctl_read("cow_stats", &on) && on;
+	if (c->ahead == BENCH_ADAPTIVE &&
 	    cow_sysctl_write("cow_precopy_pages", 0) == -EINVAL)
 		return "this kernel's window does not adapt: vm.cow_precopy_pages refuses 0";
-	if (!reason && c->ahead)
+	reason = NULL;
+	if (c->ahead)
 		reason = cow_want("cow_precopy_pages",
 				  c->ahead == BENCH_ADAPTIVE ? 0 : c->ahead);
-	if (!reason)
-		reason = cow_want("cow_precopy", !!c->ahead);
-	return reason;
+	return reason ?: cow_want("cow_precopy", !!c->ahead);
 }
 
 /*

@@ -106,6 +106,7 @@ struct bench_rep {
 	const struct bench_config *config;
 	const struct bench_plan *plan;
 	enum bench_pass pass;
+	bool counted;		/* the kernel counts */
 	bool marked;		/* cow_marker.h around what is timed */
 
 	char *base;		/* the region */

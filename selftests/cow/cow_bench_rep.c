@@ -589,10 +589,9 @@ static int with_memory(struct bench_rep *rep)
 static void distrust_frames(struct bench_rep *rep)
 {
 	struct bench_counts *c = &rep->counts;
-	bool counted = !access(COW_STATS_FILE, F_OK);
 
-	c->wasted = counted && !c->copied_ahead ? 0 : BENCH_UNKNOWN;
-	if (!counted) {
+	c->wasted = rep->counted && !c->copied_ahead ? 0 : BENCH_UNKNOWN;
+	if (!rep->counted) {
 		c->copied = BENCH_UNKNOWN;
 		c->copied_ahead = BENCH_UNKNOWN;
 		c->reused = BENCH_UNKNOWN;
@@ -650,7 +649,7 @@ int bench_rep_run(struct bench_rep *rep)
 		ret = rep->workload->around(rep, with_memory);
 	else
 		ret = with_memory(rep);
-	if (!ret && rep->pass == BENCH_COUNTING && access(COW_STATS_FILE, F_OK))
+	if (!ret && rep->pass == BENCH_COUNTING && !rep->counted)
 		counts_from_frames(rep);
 	if (!ret && rep->swapped > 0)
 		distrust_frames(rep);
