@@ -120,6 +120,7 @@ GDB=
 BENCH=
 ICOUNT=
 MODE=
+PROFILE=
 QUICK=
 TOLERANCE=
 HTML=
@@ -177,14 +178,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -274,6 +275,9 @@ set_option()
 	--html)
 		need_writable "$1" "$2"
 		HTML=$(realpath -- "$2") ;;
+	--profile)
+		[ -n "$2" ] || die "--profile needs WORKLOAD:CONFIG"
+		PROFILE=$2 ;;
 	--mode)
 		case "$2" in
 		icount|wall) MODE=$2 ;;
