@@ -46,7 +46,7 @@ known_case()
 	local complaint names
 	complaint=$("$BENCH_PATH" --workload "$1" --config "$2" --list 2>&1 > /dev/null) && return
 	mapfile -t names < <("$BENCH_PATH" --list |
-		awk '/:$/ { printf "%s%s", NR > 1 ? "\n" : "", $0; next } { printf " %s", $1 }')
+		awk '/:$/ { printf "%s%s", (NR > 1 ? "\n" : ""), $0; next } { printf " %s", $1 }')
 	die "--profile $1:$2: $(printf '%s\n' "$complaint" | head -n 1 | sed 's/^cow_bench: //')" "${names[@]}"
 }
 
