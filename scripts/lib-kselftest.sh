@@ -87,6 +87,31 @@ copy_perl()
 	cp -aL "$modules/." "$1$modules/"
 }
 
+# trace-cmd and perf for cow_trace.sh: 35 MB that no other test has to unpack
+tools_archive()
+{
+	local dir
+	dir=$(mktemp -d "$SCRATCH/tools.XXX")
+	if filtered_programs | grep -qx cow_trace.sh; then
+		copy_program "$dir" "$(type -P trace-cmd)" /usr/bin/trace-cmd
+		copy_program "$dir" "$(perf_program)" /usr/bin/perf
+	fi
+	pack "$dir" "$1"
+}
+
+# What linux-perf installs as perf, or the newest that a wrapper chooses from.
+perf_program()
+{
+	local file
+	for file in "$(type -P perf)" $(printf '%s\n' /usr/bin/perf_* | sort -rV); do
+		[ "$(head -c 4 "$file" 2> /dev/null | tr -d '\177')" != ELF ] || {
+			echo "$file"
+			return
+		}
+	done
+	type -P perf
+}
+
 # FIXTURE.VARIANT.TEST is one test, TEST the one of that name in every variant.
 test_option()
 {
@@ -121,7 +146,8 @@ run_selftests()
 	selftest_job > "$SCRATCH/job.dir/job"
 	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
 	base_archive "$SCRATCH/base.cpio"
-	cat "$SCRATCH"/{base.cpio,job.cpio.tests,job.cpio} > "$SCRATCH/initramfs"
+	tools_archive "$SCRATCH/tools.cpio"
+	cat "$SCRATCH"/{base.cpio,job.cpio.tests,tools.cpio,job.cpio} > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	if emulator_slipped "$dir/console.txt"; then

@@ -324,6 +324,8 @@ host_packages()
 	flock		util-linux
 	dpkg-deb	dpkg
 	qemu-system-x86_64	qemu-system-x86
+	trace-cmd	trace-cmd
+	perf		linux-perf
 	shellcheck	shellcheck
 	ccache		ccache
 	/usr/include/libelf.h	libelf-dev
