@@ -149,6 +149,18 @@ def collect(args):
 
 
 #
+# record
+#
+
+def record(args):
+    """What a comparison needs, and no more, for a file in fixtures/."""
+    keys = IDENTITY + COUNTS[1:] + TIMES + BUILT_BY
+    write_rows([{key: row[key] for key in keys if key in row}
+                for row in measured(read_rows(args.file))], sys.stdout)
+    return 0
+
+
+#
 # results
 #
 
@@ -411,6 +423,9 @@ def main():
     command = commands.add_parser("show", help="tables, one for each workload")
     command.add_argument("file")
     command.set_defaults(run=show)
+    command = commands.add_parser("record", help="the rows, without what no comparison needs")
+    command.add_argument("file")
+    command.set_defaults(run=record)
     command = commands.add_parser("results", help="a line for each row, for the harness")
     command.add_argument("file")
     command.set_defaults(run=results)

@@ -3,3 +3,36 @@
 #
 # The tables of the published study of copy-on-write faults, on this kernel.
 
+STUDY_CASES=(--workload 'single,seq,random' --config 'off,fixed-1,fixed-15')
+
+bench_study()
+{
+	local dir=$LOGS/guest
+	use_mode "$MODE"
+	prepare_bench
+	begin_job
+	section rows "/$BENCH_PROGRAM" --json --cdf "${STUDY_CASES[@]}" --size "16M,64M"
+	run_job "$dir"
+	collect_rows "$dir" rows.out > "$dir/rows.json" || leave "$E_USAGE"
+	python3 "$ROOT/scripts/bench_study.py" "$dir/rows.json" || leave "$E_USAGE"
+	record_rows "$dir/rows.json"
+	[ -z "$ROWS_FILE" ] || cp "$dir/rows.json" "$ROWS_FILE"
+	study_elsewhere
+}
+
+# The same on any machine: the program needs no guest.
+study_elsewhere()
+{
+	cat <<-END
+
+	The same on bare metal, as root, on a kernel with the series (without it, and
+	without root, it prints what that kernel can do):
+
+	  make -C tools/testing/selftests TARGETS=cow
+	  tools/testing/selftests/cow/cow_bench --json --cdf \\
+	    --workload single,seq,random --config off,fixed-1,fixed-15 --size 16M,64M > rows
+	  scripts/bench_rows.py collect rows mode=wall > rows.json
+	  scripts/bench_study.py rows.json
+
+	END
+}

@@ -110,7 +110,8 @@ static void print_help(void)
 "                       of the workload 'snapshot': threads of the program (4)\n"
 "                       and of the child (4), and what it copies at a time (2M)\n"
 "  --quick              4M, 3 repetitions\n"
-"  --cdf                JSON: with the distribution of single writes\n"
+"  --cdf                JSON: with the distribution of single writes, and the\n"
+"                       kernel's of whole faults and of copies\n"
 "  --stats              vm.cow_stats=1 in the timed repetitions too\n"
 "  --json               one JSON object per line\n"
 "  --mode LABEL         the row's 'mode' (default native)\n"
@@ -147,6 +148,10 @@ static void print_help(void)
 "                       it itself (its clock included) in a case of its own, seq:off\n"
 "                       of that size; or by 'memcpy', where it does not count\n"
 "  clock_ns             what reading the clock takes\n"
+"  cdf                  pairs: how long, and how many writes took at most that\n"
+"  kernel_copy, kernel_fault\n"
+"                       pairs of per cent and time, of what the kernel timed\n"
+"  kernel_fault_avg     the mean of a whole fault\n"
 "  repeats              timed repetitions\n"
 "  unit                 what 'written' counts and per_page_* is divided by: 'page',\n"
 "                       or 'fork' for fork-exec, a fork, exec and exit\n"
@@ -484,6 +489,7 @@ static int run_rep(const struct bench_workload *w,
 	rep->config = c;
 	rep->plan = plan;
 	rep->pass = pass;
+	rep->kernel_times = opt.cdf;
 	reason = apply(c, opt.stats || pass == BENCH_COUNTING);
 	if (reason)
 		return bench_skip(rep, "%s", reason);
@@ -511,6 +517,7 @@ static int count(struct bench_result *res)
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
 	res->counts = rep->counts;
+	res->times = rep->times;
 	res->copy_ns = kernel_copy_ns ?: memcpy_ns;
 	res->copy_from = kernel_copy_ns ? "kernel" : "memcpy";
 	return BENCH_OK;

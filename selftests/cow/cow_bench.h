@@ -86,6 +86,14 @@ struct bench_counts {
 	long long private_kb;
 };
 
+/* What the kernel timed itself, while counting */
+struct bench_times {
+	__u64 total_ns;		/* of whole faults */
+	__u64 faults;
+	struct cow_hist copy;
+	struct cow_hist fault;
+};
+
 struct bench_writer {
 	pthread_t thread;
 	struct bench_rep *rep;
@@ -136,6 +144,8 @@ struct bench_rep {
 	long long swapped;	/* pages in and out, by the whole system */
 	__u64 copy_ns;		/* the kernel's own count: copies, and time */
 	__u64 copies_timed;
+	bool kernel_times;	/* wanted: */
+	struct bench_times times;
 	__u64 *latency;
 	size_t nr_latency;
 	/* What only this workload knows, as members of a JSON object, and a line */
@@ -280,6 +290,7 @@ struct bench_result {
 	__u64 written;
 	long faults;
 	struct bench_counts counts;
+	struct bench_times times;
 	double copy_ns;		/* 0: unknown */
 	const char *copy_from;
 	__u64 *latency;

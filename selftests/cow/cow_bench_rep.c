@@ -35,6 +35,8 @@ static size_t ps;
 
 struct counters {
 	struct cow_stats stats;
+	struct cow_hist copy;
+	struct cow_hist fault;
 	long long flushes;
 	long long shootdowns;
 };
@@ -85,8 +87,12 @@ bool bench_forks(const struct bench_rep *rep)
  */
 
 /* This process' own, or the system's where the kernel has no others */
-static void read_counters(struct counters *c)
+static void read_counters(const struct bench_rep *rep, struct counters *c)
 {
+	if (rep->kernel_times && cow_hist_read(&c->copy, &c->fault)) {
+		memset(&c->copy, 0, sizeof(c->copy));
+		memset(&c->fault, 0, sizeof(c->fault));
+	}
 	if (cow_stats_read_pid(&c->stats, 0) && cow_stats_read(&c->stats))
 		memset(&c->stats, 0, sizeof(c->stats));
 	c->flushes = cow_file_key("/proc/vmstat", "nr_tlb_local_flush_all");
@@ -101,9 +107,28 @@ void bench_count_begin(const struct bench_rep *rep)
 	if (rep->pass != BENCH_COUNTING)
 		return;
 	/* The first reading writes to the memory that a reading needs. */
-	read_counters(after);
-	read_counters(before);
-	read_counters(before);
+	read_counters(rep, after);
+	read_counters(rep, before);
+	read_counters(rep, before);
+}
+
+static void add_hist(struct cow_hist *sum, const struct cow_hist *from,
+		     const struct cow_hist *to)
+{
+	size_t i;
+
+	for (i = 0; i < COW_HIST_BUCKETS; i++)
+		sum->count[i] += to->count[i] - from->count[i];
+}
+
+static void count_times(struct bench_times *t)
+{
+	const struct cow_stats *d = &delta->stats;
+
+	t->total_ns += d->v[COW_FAULT_TOTAL_NS];
+	t->faults += d->v[COW_FAULTS] + d->v[COW_REUSED];
+	add_hist(&t->copy, &before->copy, &after->copy);
+	add_hist(&t->fault, &before->fault, &after->fault);
 }
 
 /* ahead: whatever was copied was copied before the program writes to it */
@@ -114,8 +139,10 @@ void bench_count_end(struct bench_rep *rep, bool ahead)
 
 	if (rep->pass != BENCH_COUNTING)
 		return;
-	read_counters(after);
+	read_counters(rep, after);
 	cow_stats_delta(d, &before->stats, &after->stats);
+	if (rep->kernel_times)
+		count_times(&rep->times);
 	if (rep->workload->count_children) {
 		d->v[COW_FAULTS] += d->v[COW_CHILDREN_FAULTS];
 		d->v[COW_REUSED] += d->v[COW_CHILDREN_REUSED];
@@ -641,6 +668,7 @@ int bench_rep_run(struct bench_rep *rep)
 	rep->swapped = 0;
 	rep->copy_ns = 0;
 	rep->copies_timed = 0;
+	memset(&rep->times, 0, sizeof(rep->times));
 	rep->nr_latency = 0;
 	rep->present = rep->plan->pages / (rep->workload->part ?: 1);
 	memset(&rep->counts, 0, sizeof(rep->counts));

@@ -140,6 +140,31 @@ static void json_cdf(const struct bench_result *res)
 	putchar(']');
 }
 
+/* Per cent, and the time that so many do not exceed; empty: unknown */
+static void json_percentiles(const char *key, const struct cow_hist *h)
+{
+	static const double percent[] = { 0, 1, 10, 25, 50, 75, 90, 95, 99,
+					  99.9, 100 };
+	const char *comma = "";
+	size_t i;
+
+	printf(",\"%s\":[", key);
+	for (i = 0; cow_hist_total(h) && i < ARRAY_SIZE(percent); i++) {
+		printf("%s[%g,%llu]", comma, percent[i],
+		       cow_hist_percentile(h, percent[i] ?: 1e-6));
+		comma = ",";
+	}
+	putchar(']');
+}
+
+static void json_kernel_times(const struct bench_times *t)
+{
+	json_percentiles("kernel_copy", &t->copy);
+	json_percentiles("kernel_fault", &t->fault);
+	json_double("kernel_fault_avg", t->faults,
+		    (double)t->total_ns / (t->faults ?: 1));
+}
+
 void bench_print_json(struct bench_result *res, __u64 seed, bool cdf)
 {
 	const struct bench_counts *c = &res->counts;
@@ -183,8 +208,10 @@ void bench_print_json(struct bench_result *res, __u64 seed, bool cdf)
 	putchar(',');
 	json_string("unit", res->workload->unit ?: "page");
 	json_count("seed", seed);
-	if (cdf)
+	if (cdf) {
 		json_cdf(res);
+		json_kernel_times(&res->times);
+	}
 	fputs(res->extra, stdout);
 	puts("}");
 }
