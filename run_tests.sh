@@ -17,6 +17,7 @@ usage()
 	  kselftest   builds TARGETS=cow, boots a guest and runs it there
 	  boot        runs a program of the host as root in the booted kernel
 	  bench       the benchmarks, in numbers that two machines agree on
+	  profile     where the time of a fork, or of a copy-on-write fault, goes
 	  tree        prints the path of the prepared kernel tree
 	  export DIR  writes the mail-ready series
 	  refresh     takes edits in the prepared tree back to this repository
@@ -45,7 +46,7 @@ case "${1-}" in
 esac
 
 case "$command" in
-run|kunit|kselftest|boot|bench|tree|export|refresh|mutants|check|clean|list)
+run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|check|clean|list)
 	exec bash "$root/scripts/$command" "$@" ;;
 *)
 	echo "run_tests.sh: unknown command '$command'; './run_tests.sh --help' lists the commands" >&2

@@ -124,6 +124,10 @@ PROFILE=
 QUICK=
 TOLERANCE=
 HTML=
+SVG=
+COUNT=
+SIZE=
+REPEAT=
 OBJECTS=
 ARGS=()
 
@@ -178,14 +182,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--svg=*|--count=*|--size=*|--repeat=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--svg|--count|--size|--repeat)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -278,6 +282,17 @@ set_option()
 	--profile)
 		[ -n "$2" ] || die "--profile needs WORKLOAD:CONFIG"
 		PROFILE=$2 ;;
+	--svg)
+		need_writable "$1" "$2"
+		SVG=$(realpath -- "$2") ;;
+	--count)
+		need_number "$1" "$2"
+		COUNT=$2 ;;
+	--size)
+		SIZE=$2 ;;
+	--repeat)
+		need_number "$1" "$2"
+		REPEAT=$2 ;;
 	--mode)
 		case "$2" in
 		icount|wall) MODE=$2 ;;
@@ -327,6 +342,7 @@ host_packages()
 	trace-cmd	trace-cmd
 	perf		linux-perf
 	shellcheck	shellcheck
+	gnuplot		gnuplot-nox
 	ccache		ccache
 	/usr/include/libelf.h	libelf-dev
 	/usr/include/sys/capability.h	libcap-dev
