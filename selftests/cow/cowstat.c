@@ -1010,7 +1010,7 @@ static void json_real(const char *key, bool known, double val)
 {
 	json_key(key);
 	if (known && val >= 0)
-		fprintf(out, "%.6f", val);
+		fprintf(out, "%.9f", val);
 	else
 		fputs("null", out);
 }
