@@ -151,7 +151,7 @@ static void json_percentiles(const char *key, const struct cow_hist *h)
 	printf(",\"%s\":[", key);
 	for (i = 0; cow_hist_total(h) && i < ARRAY_SIZE(percent); i++) {
 		printf("%s[%g,%llu]", comma, percent[i],
-		       cow_hist_percentile(h, percent[i] ?: 1e-6));
+		       cow_hist_percentile(h, percent[i] ?: 0.001));
 		comma = ",";
 	}
 	putchar(']');
