@@ -3,9 +3,10 @@
  * What programs and scripts see of the copy-on-write counters
  *
  * /proc/cow_stats: its keys, their order and format, who may read and reset
- * it, and that its numbers are those of faults whose number is known. The
- * vm.cow_* sysctls: what they take and what they refuse. The trace events and
- * the line in the kernel log.
+ * it, and that its numbers are those of faults whose number is known.
+ * /proc/<pid>/cow_stats and /proc/cow_histogram: the same, as far as one process
+ * does not need others for it, see cow_counts.c. The vm.cow_* sysctls: what they
+ * take and what they refuse. The trace events and the line in the kernel log.
  *
  * The counters are those of the whole system. Where a number has to be exact,
  * the measurement is repeated if something else has faulted meanwhile.
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +32,9 @@
 #define PAGES		64	/* a multiple of any window and the page itself */
 #define TRIES		5
 #define NOBODY		65534
-#define FILE_SIZE	16384	/* more than the counters' file has */
+#define FILE_SIZE	16384	/* more than a file of counters has */
+#define PROCESS_FILE	"/proc/self/cow_stats"
+#define HIST_FILE	"/proc/cow_histogram"
 
 FIXTURE(cow_abi)
 {
@@ -177,16 +181,19 @@ static int reset(void)
  * The file
  */
 
-/* Every key once, in this order, and nothing else. */
-TEST_F(cow_abi, format)
+/* These keys once each, in this order, and nothing else */
+static void check_format(struct __test_metadata *_metadata, const char *path,
+			 bool (*has_key)(int key))
 {
 	char buf[FILE_SIZE], *line = buf;
 	unsigned long long val;
 	char want[128];
 	int i;
 
-	ASSERT_GT(cow_read_file(COW_STATS_FILE, buf, sizeof(buf)), 0);
-	for (i = 0; i < COW_NR_SYSTEM_KEYS; i++) {
+	ASSERT_GT(cow_read_file(path, buf, sizeof(buf)), 0);
+	for (i = 0; i < COW_NR_KEYS; i++) {
+		if (!has_key(i))
+			continue;
 		snprintf(want, sizeof(want), "%s: ", cow_key_names[i]);
 		ASSERT_EQ(strncmp(line, want, strlen(want)), 0)
 			TH_LOG("'%.40s' instead of '%s'", line, want);
@@ -203,32 +210,64 @@ TEST_F(cow_abi, format)
 	ASSERT_STREQ(line, "");
 }
 
+static bool system_has(int key)
+{
+	return key < COW_NR_SYSTEM_KEYS;
+}
+
+static bool process_has(int key)
+{
+	switch (key) {
+	case COW_P50_NS:
+	case COW_P90_NS:
+	case COW_P95_NS:
+	case COW_P99_NS:
+	case COW_FAULT_P50_NS:
+	case COW_FAULT_P99_NS:
+		return false;
+	}
+	return true;
+}
+
+TEST_F(cow_abi, format)
+{
+	check_format(_metadata, COW_STATS_FILE, system_has);
+}
+
+TEST_F(cow_abi, process_format)
+{
+	check_format(_metadata, PROCESS_FILE, process_has);
+}
+
+/* Nothing in the files changes any more. */
+static int freeze(void)
+{
+	struct cow_stats s;
+	long stats, precopy;
+	int ret;
+
+	if (is_root())
+		return read_frozen(&s);
+	ret = cow_sysctl_read("cow_stats", &stats) ?:
+	      cow_sysctl_read("cow_precopy", &precopy);
+	return ret ?: stats || precopy ? -EACCES : 0;
+}
+
 /* Whatever it is read with, the content is the same. */
-TEST_F(cow_abi, partial_reads)
+static void check_partial_reads(struct __test_metadata *_metadata,
+				const char *path)
 {
 	static const size_t chunks[] = { 1, 2, 7, 64, 333, 1000, FILE_SIZE };
-	char whole[FILE_SIZE], buf[FILE_SIZE];
+	static char whole[FILE_SIZE], buf[FILE_SIZE];
 	ssize_t len, n, off;
 	size_t i;
 	int fd;
 
-	/* Only while nothing counts. */
-	if (is_root()) {
-		struct cow_stats s;
-
-		ASSERT_EQ(read_frozen(&s), 0);
-	} else {
-		long stats, precopy;
-
-		ASSERT_EQ(cow_sysctl_read("cow_stats", &stats), 0);
-		ASSERT_EQ(cow_sysctl_read("cow_precopy", &precopy), 0);
-		if (stats || precopy)
-			SKIP(return, "counting, and stopping it needs root");
-	}
-	len = cow_read_file(COW_STATS_FILE, whole, sizeof(whole));
+	len = cow_read_file(path, whole, sizeof(whole));
 	ASSERT_GT(len, 0);
+	ASSERT_LT(len, FILE_SIZE - 1);
 
-	fd = open(COW_STATS_FILE, O_RDONLY);
+	fd = open(path, O_RDONLY);
 	ASSERT_GE(fd, 0);
 	for (i = 0; i < ARRAY_SIZE(chunks); i++) {
 		ASSERT_EQ(lseek(fd, 0, SEEK_SET), 0);
@@ -263,6 +302,86 @@ TEST_F(cow_abi, partial_reads)
 	close(fd);
 }
 
+TEST_F(cow_abi, partial_reads)
+{
+	if (freeze())
+		SKIP(return, "counting, and stopping it needs root");
+	check_partial_reads(_metadata, COW_STATS_FILE);
+}
+
+TEST_F(cow_abi, process_partial_reads)
+{
+	if (freeze())
+		SKIP(return, "counting, and stopping it needs root");
+	check_partial_reads(_metadata, PROCESS_FILE);
+}
+
+TEST_F(cow_abi, histogram_partial_reads)
+{
+	struct cow_stats delta;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(faults_of(&delta, SHARED), 0);
+	ASSERT_EQ(freeze(), 0);
+	check_partial_reads(_metadata, HIST_FILE);
+}
+
+/* Not even root can write to these, and trying changes nothing. */
+static void check_read_only(struct __test_metadata *_metadata,
+			    const char *path, mode_t mode)
+{
+	static char before[FILE_SIZE], after[FILE_SIZE];
+	struct stat st;
+	int fd;
+
+	ASSERT_EQ(stat(path, &st), 0);
+	EXPECT_TRUE(S_ISREG(st.st_mode));
+	EXPECT_EQ(st.st_mode & 07777, mode);
+	ASSERT_GT(cow_read_file(path, before, sizeof(before)), 0);
+	fd = open(path, O_RDWR | O_TRUNC);
+	if (fd < 0) {
+		EXPECT_EQ(errno, EACCES);
+	} else {
+		EXPECT_EQ(write(fd, "0\n", 2), -1);
+		EXPECT_TRUE(errno == EINVAL || errno == EIO)
+			TH_LOG("%s", strerror(errno));
+		EXPECT_EQ(pwrite(fd, "0", 1, 1), -1);
+		close(fd);
+	}
+	ASSERT_GT(cow_read_file(path, after, sizeof(after)), 0);
+	EXPECT_STREQ(before, after);
+}
+
+TEST_F(cow_abi, read_only)
+{
+	struct cow_stats delta;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(faults_of(&delta, SHARED), 0);
+	ASSERT_EQ(freeze(), 0);
+	check_read_only(_metadata, PROCESS_FILE, 0400);
+	check_read_only(_metadata, HIST_FILE, 0444);
+}
+
+/* It has no address space, so there is nothing to say. */
+TEST_F(cow_abi, kernel_thread)
+{
+	char buf[FILE_SIZE];
+	struct cow_stats s;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	if (cow_read_file("/proc/2/comm", buf, sizeof(buf)) <= 0 ||
+	    strcmp(buf, "kthreadd\n"))
+		SKIP(return, "process 2 is no kernel thread");
+	EXPECT_EQ(cow_read_file("/proc/2/cow_stats", buf, sizeof(buf)), 0);
+	EXPECT_EQ(cow_stats_read_pid(&s, 2), -ENODATA);
+}
+
 static const char * const sysctls[] = {
 	"cow_stats", "cow_sample_interval", "cow_precopy", "cow_precopy_pages",
 };
@@ -283,6 +402,8 @@ static int check_nobody(struct cow_child *self, void *arg)
 		return 2;
 	if (strncmp(buf, "faults: ", 8))
 		return 3;
+	if (cow_read_file(HIST_FILE, buf, sizeof(buf)) < 0)
+		return 6;
 	if (open(COW_STATS_FILE, O_WRONLY) >= 0 || errno != EACCES)
 		return 4;
 	if (open(COW_STATS_FILE, O_RDWR) >= 0 || errno != EACCES)
@@ -317,6 +438,62 @@ TEST_F(cow_abi, permissions)
 		EXPECT_EQ(st.st_uid, 0U);
 	}
 	ASSERT_EQ(cow_child_fork(&child, check_nobody, NULL), 0);
+	EXPECT_EQ(cow_child_end(&child), 0);
+}
+
+struct files {
+	int parents;		/* opened by root */
+	int own;
+};
+
+/* As nobody, what belongs to whom: 0, or the number of the check that failed */
+static int check_nobodys_own(struct cow_child *self, void *arg)
+{
+	struct files *files = arg;
+	char path[64], buf[FILE_SIZE];
+	struct cow_stats s;
+
+	files->own = open(PROCESS_FILE, O_RDONLY);
+	if (files->own < 0 || pread(files->own, buf, sizeof(buf), 0) <= 0)
+		return 1;
+	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
+	    setresuid(NOBODY, NOBODY, NOBODY))
+		return 2;
+	/* Root's: neither by its name nor through what root has opened */
+	snprintf(path, sizeof(path), "/proc/%d/cow_stats", self->pid);
+	if (open(path, O_RDONLY) >= 0 || errno != EACCES)
+		return 3;
+	if (cow_stats_read_pid(&s, self->pid) != -EACCES)
+		return 4;
+	if (pread(files->parents, buf, sizeof(buf), 0) >= 0 || errno != EACCES)
+		return 5;
+	/* Its own: root's until it is dumpable again, but already open */
+	if (pread(files->own, buf, sizeof(buf), 0) <= 0)
+		return 6;
+	if (prctl(PR_SET_DUMPABLE, 1))
+		return 7;
+	if (cow_stats_read_pid(&s, 0) || cow_stats_read_pid(&s, getpid()))
+		return 8;
+	if (open(PROCESS_FILE, O_WRONLY) >= 0 || errno != EACCES)
+		return 9;
+	return 0;
+}
+
+TEST_F(cow_abi, process_permissions)
+{
+	struct cow_child child;
+	struct files files;
+	struct stat st;
+
+	ASSERT_EQ(stat(PROCESS_FILE, &st), 0);
+	EXPECT_TRUE(S_ISREG(st.st_mode));
+	EXPECT_EQ(st.st_mode & 07777, 0400U);
+	if (getuid())
+		SKIP(return, "needs root");
+	EXPECT_EQ(st.st_uid, 0U);
+	files.parents = open(PROCESS_FILE, O_RDONLY);
+	ASSERT_GE(files.parents, 0);
+	ASSERT_EQ(cow_child_fork(&child, check_nobodys_own, &files), 0);
 	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
@@ -370,6 +547,7 @@ TEST_F(cow_abi, reset)
 				       cow_key_names[key], text);
 		}
 		ASSERT_EQ(s.skips, 0ULL);
+		ASSERT_EQ(cow_read_file(HIST_FILE, text, sizeof(text)), 0);
 	}
 }
 
@@ -496,6 +674,161 @@ TEST_F(cow_abi, percentiles)
 	EXPECT_LE(s.v[COW_FAULT_P50_NS], s.v[COW_FAULT_P99_NS]);
 	EXPECT_GT(s.v[COW_FAULT_P50_NS], 0ULL);
 	EXPECT_GE(s.v[COW_FAULT_TOTAL_NS], s.v[COW_TOTAL_NS]);
+}
+
+struct bucket {
+	unsigned long long lowest;
+	unsigned long long highest;
+	unsigned long long count;
+};
+
+#define MAX_BUCKETS	2048
+
+/*
+ * The lines that begin with name, from *text on, which is moved behind them:
+ * how many, or -EPROTO if they are not just "NAME LOWEST HIGHEST COUNT".
+ */
+static int read_buckets(const char *name, const char **text, struct bucket *b)
+{
+	char word[16], line[128];
+	int nr = 0;
+
+	while (sscanf(*text, "%15s", word) == 1 && !strcmp(word, name)) {
+		if (nr == MAX_BUCKETS ||
+		    sscanf(*text, "%*s %llu %llu %llu", &b[nr].lowest,
+			   &b[nr].highest, &b[nr].count) != 3)
+			return -EPROTO;
+		snprintf(line, sizeof(line), "%s %llu %llu %llu\n", name,
+			 b[nr].lowest, b[nr].highest, b[nr].count);
+		if (strncmp(*text, line, strlen(line)))
+			return -EPROTO;
+		*text += strlen(line);
+		nr++;
+	}
+	return nr;
+}
+
+/* Nearest rank, and the middle of the bucket stands for it. */
+static unsigned long long percentile(const struct bucket *b, int nr,
+				     unsigned long long total, int percent)
+{
+	unsigned long long rank = (total * percent + 99) / 100, seen = 0;
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		seen += b[i].count;
+		if (seen >= rank)
+			return b[i].lowest +
+			       (b[i].highest - b[i].lowest + 1) / 2;
+	}
+	return 0;
+}
+
+static void check_buckets(struct __test_metadata *_metadata,
+			  const struct bucket *b, int nr,
+			  unsigned long long total, unsigned long long sum)
+{
+	unsigned long long count = 0, least = 0, most = 0, width;
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		ASSERT_LE(b[i].lowest, b[i].highest);
+		if (i)
+			ASSERT_GT(b[i].lowest, b[i - 1].highest);
+		/* What is promised is 1/64 to either side of the middle. */
+		width = b[i].highest - b[i].lowest + 1;
+		EXPECT_TRUE(width == 1 || 32 * width <= b[i].lowest)
+			TH_LOG("%llu to %llu", b[i].lowest, b[i].highest);
+		EXPECT_GT(b[i].count, 0ULL);
+		count += b[i].count;
+		least += b[i].count * b[i].lowest;
+		most += b[i].count * b[i].highest;
+	}
+	EXPECT_EQ(count, total);
+	EXPECT_LE(least, sum);
+	EXPECT_GE(most, sum);
+}
+
+static unsigned long long clamp(unsigned long long val, unsigned long long low,
+				unsigned long long high)
+{
+	return val < low ? low : val > high ? high : val;
+}
+
+/* The distributions are of what was counted, and the percentiles are theirs. */
+TEST_F(cow_abi, histogram)
+{
+	static const struct {
+		enum cow_key key;
+		int percent;
+		bool fault;
+	} percentiles[] = {
+		{ COW_P50_NS, 50, false },
+		{ COW_P90_NS, 90, false },
+		{ COW_P95_NS, 95, false },
+		{ COW_P99_NS, 99, false },
+		{ COW_FAULT_P50_NS, 50, true },
+		{ COW_FAULT_P99_NS, 99, true },
+	};
+	static struct bucket copy[MAX_BUCKETS], fault[MAX_BUCKETS];
+	static struct cow_hist copies, faults;
+	static char buf[1 << 17];
+	const char *text = buf;
+	struct cow_stats s, delta;
+	int i, copy_nr, fault_nr;
+	unsigned long long val;
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(reset(), 0);
+	for (i = 0; i < 8; i++) {
+		ASSERT_EQ(faults_of(&delta, SHARED), 0);
+		ASSERT_EQ(faults_of(&delta, LEFT), 0);
+	}
+	ASSERT_EQ(read_frozen(&s), 0);
+	ASSERT_GT(cow_read_file(HIST_FILE, buf, sizeof(buf)), 0);
+
+	copy_nr = read_buckets("copy", &text, copy);
+	ASSERT_GT(copy_nr, 0);
+	fault_nr = read_buckets("fault", &text, fault);
+	ASSERT_GT(fault_nr, 0);
+	ASSERT_STREQ(text, "");
+	ASSERT_GT(s.v[COW_REUSED], 0ULL);
+	check_buckets(_metadata, copy, copy_nr, s.v[COW_FAULTS],
+		      s.v[COW_TOTAL_NS]);
+	check_buckets(_metadata, fault, fault_nr,
+		      s.v[COW_FAULTS] + s.v[COW_REUSED],
+		      s.v[COW_FAULT_TOTAL_NS]);
+	/* The extremes are in the first and in the last bucket. */
+	EXPECT_GE(s.v[COW_MIN_NS], copy[0].lowest);
+	EXPECT_LE(s.v[COW_MIN_NS], copy[0].highest);
+	EXPECT_GE(s.v[COW_MAX_NS], copy[copy_nr - 1].lowest);
+	EXPECT_LE(s.v[COW_MAX_NS], copy[copy_nr - 1].highest);
+
+	ASSERT_EQ(cow_hist_read(&copies, &faults), 0);
+	for (i = 0; i < (int)ARRAY_SIZE(percentiles); i++) {
+		int percent = percentiles[i].percent;
+
+		if (percentiles[i].fault) {
+			val = percentile(fault, fault_nr, s.v[COW_FAULTS] +
+					 s.v[COW_REUSED], percent);
+			EXPECT_EQ(cow_hist_percentile(&faults, percent), val);
+		} else {
+			val = percentile(copy, copy_nr, s.v[COW_FAULTS],
+					 percent);
+			EXPECT_EQ(cow_hist_percentile(&copies, percent), val);
+			val = clamp(val, s.v[COW_MIN_NS], s.v[COW_MAX_NS]);
+		}
+		EXPECT_EQ(s.v[percentiles[i].key], val)
+			TH_LOG("%s", cow_key_names[percentiles[i].key]);
+	}
+
+	ASSERT_EQ(reset(), 0);
+	EXPECT_EQ(cow_read_file(HIST_FILE, buf, sizeof(buf)), 0);
+	ASSERT_EQ(cow_hist_read(&copies, &faults), 0);
+	EXPECT_EQ(cow_hist_total(&copies), 0ULL);
+	EXPECT_EQ(cow_hist_total(&faults), 0ULL);
 }
 
 /* Every page that was looked at is counted once more, by what became of it. */
