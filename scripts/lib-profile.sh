@@ -158,10 +158,11 @@ check_sums()
 {
 	local what mb difference
 	while read -r what mb difference; do
+		[ "$what" = fork ] || mb=
 		if profile_within "$difference" "$SUM_TOLERANCE"; then
-			record pass "profile:$what-$mb.sum" "$difference %"
+			record pass "profile:$what${mb:+-$mb}.sum" "$difference %"
 		else
-			record fail "profile:$what-$mb.sum" \
+			record fail "profile:$what${mb:+-$mb}.sum" \
 				"the sections differ from the untraced total by $difference %, more than $SUM_TOLERANCE %"
 		fi
 	done < <(profile_awk sums "$ROWS")
@@ -177,7 +178,8 @@ compare_boots()
 {
 	local what mb verdict text
 	while IFS=$'\t' read -r what mb verdict text; do
-		record "$verdict" "profile:$what-$mb.boot$2" "$text"
+		[ "$what" = fork ] || mb=
+		record "$verdict" "profile:$what${mb:+-$mb}.boot$1" "$text"
 		echo "boot $1, $what${mb:+ $mb MB}: $text"
 	done < <(awk -v limit="$REPEAT_TOLERANCE" -v report=compare \
 		-f "$ROOT/scripts/profile.awk" "$ROWS" "$2")

@@ -35,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -55,7 +56,7 @@
 #define MAX_DEPTH	32
 #define MAX_EVENTS	65536	/* in one fork or fault */
 
-static bool tracer_used;	/* by this process, not by what it has forked */
+static bool tracer_used;	/* by this process */
 static char old_buffer_size[32];
 
 static void trace_put_back(void)
@@ -64,10 +65,16 @@ static void trace_put_back(void)
 		return;
 	tracer_used = false;
 	cow_write_file(TRACING "current_tracer", "nop");
-	cow_write_file(TRACING "set_ftrace_filter", "\n");
+	close(open(TRACING "set_ftrace_filter", O_WRONLY | O_TRUNC));
 	cow_write_file(TRACING "trace_clock", "local");
 	if (old_buffer_size[0])
 		cow_write_file(TRACING "buffer_size_kb", old_buffer_size);
+}
+
+static void on_signal(int sig)
+{
+	trace_put_back();
+	_exit(128 + sig);
 }
 
 static __printf(1, 2) __noreturn void fatal(const char *fmt, ...)
@@ -334,7 +341,7 @@ struct workload {
 	const struct probe *probe;
 	int nr_probes;
 	int entry, misc, exit, irq;
-	int setup;	/* has what tracing costs without a traced function */
+	int setup;	/* has what tracing costs if nothing is traced, or -1 */
 	double spread;	/* how far one may differ, see outlier() */
 	int counted;	/* the probe that is called once for each */
 	void (*run)(const struct workload *w);
@@ -367,7 +374,7 @@ static const struct workload workloads[] = {
 		.misc		= FAULT_MISC,
 		.exit		= FAULT_EXIT,
 		.irq		= FAULT_IRQ,
-		.setup		= FAULT_MISC,
+		.setup		= -1,
 		.spread		= 20,
 		.counted	= 2,
 		.run		= run_faults,
@@ -517,6 +524,7 @@ enum {
 	WORK_NOTHING,
 	WORK_GETUID,
 	WORK_GETPPID,
+	WORK_MAP,
 	WORK_LOAD,
 	WORK_DONE,
 };
@@ -552,8 +560,10 @@ static int work(struct cow_child *self, void *arg)
 	const struct workload *w = arg;
 	int what;
 
+	tracer_used = false;
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
 	have_cpu();
-	map_memory(w);
 	while ((what = cow_child_recv(self)) >= 0) {
 		switch (what) {
 		case WORK_EMPTY:
@@ -567,6 +577,9 @@ static int work(struct cow_child *self, void *arg)
 			break;
 		case WORK_GETPPID:
 			run_calls(SYS_getppid);
+			break;
+		case WORK_MAP:
+			map_memory(w);
 			break;
 		case WORK_LOAD:
 			w->run(w);
@@ -785,6 +798,8 @@ static void trace_prepare(void)
 	text[strcspn(text, "\n ")] = '\0';
 	snprintf(old_buffer_size, sizeof(old_buffer_size), "%.31s", text);
 	tracer_used = true;
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
 	trace_write("tracing_on", "0");
 	trace_write("trace_clock", "x86-tsc");
 	/* A call is two events of about 40 bytes. */
@@ -1136,7 +1151,8 @@ static void consume_sections(struct reader *r)
 	if (depth)
 		fatal("%s did not return", probes[frame[depth].probe].function);
 	spend(frame[0].gap, s->end - last - (r->nr ? cost_after : 0) - empty / 2);
-	spend(w->setup, -account.setup);
+	if (w->setup >= 0)
+		spend(w->setup, -account.setup);
 }
 
 static void add_sections(const struct workload *w)
@@ -1269,36 +1285,63 @@ static struct moments merge(const struct moments *a, const struct moments *b)
 	return m;
 }
 
+static struct moments timed_loads(const struct workload *w)
+{
+	struct moments all = {}, m;
+	int i;
+
+	for (i = 0; i < ROUNDS; i++) {
+		m = timed_load(w);
+		all = merge(&all, &m);
+	}
+	return all;
+}
+
 /*
  * What the tracer costs even if it traces nothing of the load; with and without
  * in turns, because the load itself gets dearer or cheaper as memory fills.
  */
-static double idle_cost(const struct workload *w, struct moments *before)
+static double idle_cost(const struct workload *w)
 {
-	struct moments with = {}, without = {};
+	struct moments with = {}, without = {}, m;
 	int i;
 
+	timed_load(w);
+	find_functions(leaf_probes, ARRAY_SIZE(leaf_probes));
 	for (i = 0; i < ROUNDS; i++) {
-		struct moments m = timed_load(w);
-
+		m = timed_load(w);
 		without = merge(&without, &m);
-		find_functions(leaf_probes, ARRAY_SIZE(leaf_probes));
 		trace_start();
 		m = timed_load(w);
 		with = merge(&with, &m);
 		trace_stop();
 		trace_write("current_tracer", "nop");
 	}
-	*before = without;
 	return with.mean - without.mean;
+}
+
+/*
+ * Where the memory lies decides how many page tables it takes: at the same
+ * addresses in each run.
+ */
+static void fix_layout(char **argv)
+{
+	int old = personality(0xffffffff);
+
+	if (old < 0 || old & ADDR_NO_RANDOMIZE)
+		return;
+	if (personality(old | ADDR_NO_RANDOMIZE) < 0)
+		fatal("personality: %s", strerror(errno));
+	execv("/proc/self/exe", argv);
+	fatal("cannot execute /proc/self/exe: %s", strerror(errno));
 }
 
 static void profile(const struct workload *w)
 {
-	struct moments before, after, m;
+	struct moments before, after;
 	__u64 ns, ticks;
-	double idle;
-	int i, ret;
+	double idle = 0;
+	int ret;
 
 	ret = cow_pin_cpu();
 	if (ret)
@@ -1315,8 +1358,13 @@ static void profile(const struct workload *w)
 	ticks = tsc();
 	measure_empty();
 	measure_tracer();
+	/* In the smallest process, where it is not lost in what forks differ */
+	if (w->setup >= 0)
+		idle = idle_cost(w);
+
+	have_done(WORK_MAP);
 	timed_load(w);
-	idle = idle_cost(w, &before);
+	before = timed_loads(w);
 
 	find_functions(w->probe, w->nr_probes);
 	trace_start();
@@ -1325,11 +1373,7 @@ static void profile(const struct workload *w)
 	read_sections(w, idle);
 
 	trace_write("current_tracer", "nop");
-	after = timed_load(w);
-	for (i = 1; i < ROUNDS; i++) {
-		m = timed_load(w);
-		after = merge(&after, &m);
-	}
+	after = timed_loads(w);
 	ns = nanoseconds() - ns;
 	ticks = tsc() - ticks;
 	cow_child_end(&worker);
@@ -1403,6 +1447,7 @@ int main(int argc, char **argv)
 		fatal("-s is for fork: the faults need a page each");
 	if (!count)
 		count = w->run == run_faults ? 4096 : 100;
+	fix_layout(argv);
 	profile(w);
 	return 0;
 }
