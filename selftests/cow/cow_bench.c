@@ -480,6 +480,37 @@ static const char *apply(const struct bench_config *c, bool stats)
  * Cases
  */
 
+static int fresh_process(struct cow_child *self, void *arg)
+{
+	struct bench_rep *rep = arg;
+
+	(void)self;
+	rep->ret = bench_rep_run(rep);
+	return 0;
+}
+
+/*
+ * Each repetition has a process of its own: how long a fault looks for its VMA
+ * depends on all that was mapped and unmapped before.
+ */
+static int in_fresh_process(struct bench_rep *rep)
+{
+	struct cow_child c;
+	int ret;
+
+	rep->ret = BENCH_FAIL;
+	ret = cow_child_fork(&c, fresh_process, rep);
+	if (ret)
+		return bench_fail(rep, "fork: %s", strerror(-ret));
+	ret = cow_child_wait(&c);
+	close(c.in);
+	close(c.out);
+	if (ret > 256)
+		return bench_fail(rep, "ended by signal %d (%s)", ret - 256,
+				  strsignal(ret - 256));
+	return rep->ret;
+}
+
 static int run_rep(const struct bench_workload *w,
 		   const struct bench_config *c, enum bench_pass pass)
 {
@@ -493,7 +524,7 @@ static int run_rep(const struct bench_workload *w,
 	reason = apply(c, opt.stats || pass == BENCH_COUNTING);
 	if (reason)
 		return bench_skip(rep, "%s", reason);
-	return bench_rep_run(rep);
+	return in_fresh_process(rep);
 }
 
 static void note_why(struct bench_result *res)

@@ -148,6 +148,7 @@ struct bench_rep {
 	struct bench_times times;
 	__u64 *latency;
 	size_t nr_latency;
+	size_t max_latency;
 	/* What only this workload knows, as members of a JSON object, and a line */
 	char extra[8192];
 	char note[256];

@@ -342,7 +342,6 @@ int bench_snapshot_around(struct bench_rep *rep,
 	(void)body;
 	if (!snap)
 		snap = bench_alloc(sizeof(*snap));
-	/* Shared, to be in place in the child */
 	copies = bench_alloc(copies_len);
 	if (!snap || !copies)
 		return bench_fail(rep, "no memory");

@@ -67,6 +67,7 @@ int bench_rep_init(struct bench_rep *rep, size_t pages, size_t writes)
 	rep->pfn_now = bench_alloc(pages * sizeof(*rep->pfn_now));
 	rep->written = bench_alloc(pages);
 	rep->latency = bench_alloc(writes * sizeof(*rep->latency));
+	rep->max_latency = writes;
 	return expected && before && after && delta && rep->pfn && rep->pfn_now &&
 	       rep->written && rep->latency ? 0 : -ENOMEM;
 }
@@ -648,12 +649,31 @@ static void counts_from_frames(struct bench_rep *rep)
 		c->reused = BENCH_UNKNOWN;
 }
 
+/* Have shared memory in the page table, which fork leaves out. */
+static void have_mapped(void *addr, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < len; i += ps)
+		cow_touch((char *)addr + i, cow_peek((char *)addr + i));
+}
+
 int bench_rep_run(struct bench_rep *rep)
 {
+	const struct bench_plan *plan = rep->plan;
 	int ret;
 
 	if (rep->workload->unfit & 1 << rep->config->kind)
 		return bench_skip(rep, "makes no sense with this workload");
+	have_mapped(plan->order, plan->nr * sizeof(*plan->order));
+	have_mapped(rep->latency, rep->max_latency * sizeof(*rep->latency));
+	have_mapped(rep->written, plan->pages);
+	have_mapped(rep->pfn, plan->pages * sizeof(*rep->pfn));
+	have_mapped(rep->pfn_now, plan->pages * sizeof(*rep->pfn_now));
+	have_mapped(rep, sizeof(*rep));
+	have_mapped(before, sizeof(*before));
+	have_mapped(after, sizeof(*after));
+	have_mapped(delta, sizeof(*delta));
 	rep->why[0] = '\0';
 	rep->extra[0] = '\0';
 	rep->note[0] = '\0';
