@@ -9,6 +9,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+/* First: what tools/include has of linux/types.h leaves these types out. */
+#include <linux/posix_types.h>
 #include <linux/genetlink.h>
 #include <linux/netlink.h>
 #include <linux/taskstats.h>
@@ -98,8 +100,8 @@ static void usage(FILE *to)
 	      "  ahead    pages copied ahead, per second (vm.cow_precopy)\n"
 	      "  reuse+   pages made writable ahead, per second\n"
 	      "  skip%    of the pages looked at in order to copy them ahead: left out\n"
-	      "  copyms   milliseconds spent copying, per second\n"
-	      "  copy%    copying as a share of the time in copy-on-write faults\n"
+	      "  copyms   milliseconds spent on these copies, not on those ahead, per second\n"
+	      "  copy%    the same as a share of the time in copy-on-write faults\n"
 	      "  wall%    the time in these faults as a share of the interval; 100 is one CPU\n"
 	      "  p50 ...  percentiles in ns: of copying a page, and of the whole fault. There\n"
 	      "           are none for one process, the kernel has them for the system only\n"
@@ -572,9 +574,10 @@ static void sample_wpcopy(struct sample *s, pid_t pid)
 		missing(&said, 1, "no wpcopy: delay accounting needs root");
 	else if (ret == -ENODATA)
 		missing(&said, 2, "no wpcopy: kernel.task_delayacct is 0 (1 acts on processes that start later)");
+	else if (ret == -EOPNOTSUPP || ret == -ENOENT)
+		missing(&said, 4, "no wpcopy: kernel without CONFIG_TASK_DELAY_ACCT");
 	else if (ret != -ESRCH)
-		missing(&said, 4, "no wpcopy: kernel without CONFIG_TASK_DELAY_ACCT (%s)",
-			strerror(-ret));
+		missing(&said, 8, "no wpcopy: %s", strerror(-ret));
 }
 
 /* Why s->stats could not be read: ret is what reading it returned. */

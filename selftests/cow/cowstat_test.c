@@ -1790,8 +1790,8 @@ static int watch_once(struct __test_metadata *_metadata, struct watched *w,
 	struct cow_stats first, d;
 	struct seen seen = {};
 	struct cow_child child;
+	int r, i, ret, lines = 0;
 	char pid[16];
-	int r, i, ret;
 
 	ret = cow_child_fork(&child, watched_process, w);
 	if (ret)
@@ -1814,8 +1814,8 @@ static int watch_once(struct __test_metadata *_metadata, struct watched *w,
 	if (cow_child_send(&child, 1) || cow_child_recv(&child) != 1 || w->ret)
 		return w->ret ?: -EPIPE;
 	cow_stats_delta(&d, &first, &w->counts);
-	/* Two full intervals after that nothing may come any more. */
-	for (i = 0; i < 3; i++) {
+	/* Until nothing has come for a while */
+	for (i = 0; i < 3 && lines < 25; i++, lines++) {
 		if (!json_parse(next_line()))
 			return -EPROTO;
 		if (json_ull("faults") || json_ull("precopy_success"))
@@ -2186,43 +2186,68 @@ TEST_F_TIMEOUT(running, system, SECONDS)
 	EXPECT_GT(before.v[COW_FAULTS], 0ULL);
 }
 
-/* Percentiles of an interval are those of what was copied in it. */
-TEST_F_TIMEOUT(running, percentiles, SECONDS)
+/*
+ * Write to shared pages, and find the interval of cowstat's that most of it is
+ * in: 0 if its percentiles are those of what was copied, 1 if not, -EAGAIN if
+ * it is in two.
+ */
+static int percentiles_once(struct __test_metadata *_metadata, char *area)
 {
 	static struct cow_hist before, after, d;
 	static struct cow_measure m;
-	size_t ps = cow_page_size();
+	__u64 total, low, high, p50;
+	int i, ret;
+
+	start("-j", "0.5", NULL);
+	if (!json_parse(next_line()))
+		return -EPROTO;
+	ret = cow_hist_read(&before, NULL) ?:
+	      cow_measure(&m, area, NULL, COW_MAX_MEASURED) ?:
+	      cow_hist_read(&after, NULL);
+	if (ret)
+		return ret;
+	cow_hist_delta(&d, &before, &after);
+	total = cow_hist_total(&d);
+	for (i = 0, ret = -EAGAIN; ret && i < 10; i++) {
+		if (!json_parse(next_line()))
+			return -EPROTO;
+		if (json_ull("faults") >= total * 3 / 4)
+			ret = 0;
+	}
+	finish(SIGTERM);
+	if (ret)
+		return ret;
+	/* The median of three quarters is in the middle of all. */
+	p50 = json_ull("p50_ns");
+	low = cow_hist_percentile(&d, 30);
+	high = cow_hist_percentile(&d, 70);
+	if (p50 >= low && p50 <= high && json_ull("p90_ns") >= p50 &&
+	    json_ull("p99_ns") >= json_ull("p90_ns") &&
+	    json_ull("fault_p50_ns") > p50)
+		return 0;
+	TH_LOG("P50 %llu of %s copies, but P30 %llu and P70 %llu of %llu", p50,
+	       json_text("faults"), low, high, total);
+	return 1;
+}
+
+/* Percentiles of an interval are those of what was copied in it. */
+TEST_F_TIMEOUT(running, percentiles, SECONDS)
+{
+	size_t len = COW_MAX_MEASURED * cow_page_size();
 	struct cow_child child;
-	__u64 p50;
+	int i, ret = -EAGAIN;
 	char *area;
 
-	area = cow_map(COW_MAX_MEASURED * ps, 0);
-	ASSERT_NE(area, NULL);
-	cow_fill(area, COW_MAX_MEASURED * ps, 1);
-	ASSERT_EQ(cow_child_idle(&child), 0);
-	start("-j", "0.5", NULL);
-	ASSERT_TRUE(json_parse(next_line()));
-	/* From here on it has read the histogram. */
-	ASSERT_EQ(cow_hist_read(&before, NULL), 0);
-	ASSERT_EQ(cow_measure(&m, area, NULL, COW_MAX_MEASURED), 0);
-	ASSERT_EQ(cow_hist_read(&after, NULL), 0);
-	cow_hist_delta(&d, &before, &after);
-	EXPECT_GE(cow_hist_total(&d),
-		  (__u64)COW_MAX_MEASURED / (variant->ahead + 1));
-	/* It may have been in two intervals. */
-	do {
-		ASSERT_TRUE(json_parse(next_line()));
-	} while (json_null("p50_ns") ||
-		 json_ull("faults") < cow_hist_total(&d) / 4);
-	p50 = json_ull("p50_ns");
-	EXPECT_GE(p50, cow_hist_percentile(&d, 0));
-	EXPECT_LE(p50, cow_hist_percentile(&d, 100));
-	EXPECT_GE(json_ull("p90_ns"), p50);
-	EXPECT_GE(json_ull("p99_ns"), json_ull("p90_ns"));
-	EXPECT_GE(json_ull("fault_p50_ns"), p50);
-	finish(SIGTERM);
-	cow_child_end(&child);
-	cow_unmap(area, COW_MAX_MEASURED * ps);
+	for (i = 0; ret == -EAGAIN && i < COW_TRIES; i++) {
+		area = cow_map(len, 0);
+		ASSERT_NE(area, NULL);
+		cow_fill(area, len, 1);
+		ASSERT_EQ(cow_child_idle(&child), 0);
+		ret = percentiles_once(_metadata, area);
+		cow_child_end(&child);
+		cow_unmap(area, len);
+	}
+	EXPECT_EQ(ret, 0);
 }
 
 /* A reset of the real counters */
