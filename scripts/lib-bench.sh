@@ -71,6 +71,9 @@ set_sysctl()
 		"$1" "$2" "$1" >> "$BENCH_JOB"
 }
 
+# What else the guest's initramfs holds: a folder
+BENCH_FILES=
+
 # run_job DIR: boots the guest; the job's sections come out in DIR.
 # norandmaps: where mappings lie decides how far a fault has to search for its
 # own, which is as much as what is looked for (30 instructions of 1200).
@@ -79,7 +82,8 @@ run_job()
 	local dir=$1 files=$SCRATCH/bench.files APPEND="norandmaps $APPEND"
 	rm -rf "$files"
 	mkdir -p "$files"
-	copy_program "$files" "$BENCH_PATH" "/$BENCH_PROGRAM"
+	[ -z "${BENCH_PATH-}" ] || copy_program "$files" "$BENCH_PATH" "/$BENCH_PROGRAM"
+	[ -z "$BENCH_FILES" ] || cp -a "$BENCH_FILES/." "$files/"
 	cp "$BENCH_JOB" "$files/job"
 	pack "$files" "$SCRATCH/job.cpio"
 	base_archive "$SCRATCH/base.cpio"

@@ -321,8 +321,12 @@ no_arguments()
 # Host packages: the one list. A program, or a file, stands for its package.
 #
 
+# What one command needs besides, as lines of the same form
+MORE_PACKAGES=
+
 host_packages()
 {
+	[ -z "$MORE_PACKAGES" ] || printf '%s\n' "$MORE_PACKAGES"
 	cat <<-'END'
 	gcc		build-essential
 	make		build-essential
