@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Real programs that fork, measured in a guest: Redis that saves while it is
-# written to. The jobs are fixtures/apps.
+# written to, and a prefork server in Python. The jobs are fixtures/apps.
 
 APP_PYTHON=/usr/bin/python3
 APP_DIR=/apps
@@ -24,6 +24,8 @@ app_size()
 	case "$1${QUICK:+-quick}" in
 	redis) echo --keys 200000 --requests 20000 ;;
 	redis-quick) echo --keys 30000 --requests 3000 ;;
+	prefork) echo --sessions 200000 --requests 2000 ;;
+	prefork-quick) echo --sessions 40000 --requests 300 ;;
 	esac
 }
 
