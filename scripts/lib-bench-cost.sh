@@ -5,9 +5,7 @@
 # instructions per fault, and with its options off in code.
 
 # The faults: one that copies, one that finds the page no longer shared
-COST_WORKLOADS=seq,child-gone
-COST_CONFIGS=off,fixed-1,fixed-15
-COST_CASE=(--workload "$COST_WORKLOADS" --size 16M --json)
+COST_CASE=(--workload 'seq,child-gone' --size 16M --json)
 
 bench_cost()
 {
@@ -20,25 +18,35 @@ bench_cost()
 
 measure_cost()
 {
-	local status=0 with=$LOGS/with without=$LOGS/without
+	local status=0
 	use_mode icount
 	prepare_bench
-	begin_job
-	section stats0 "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config "$COST_CONFIGS"
-	section stats1 "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config "$COST_CONFIGS" --stats
-	run_job "$with"
+	cost_boot stats0
+	cost_boot stats1 --stats
 	UNPATCHED=1
 	prepare_sources
 	need_kernel "$ARCH"
-	begin_job
-	section plain "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config off
-	run_job "$without"
-	collect_rows "$without" plain.out > "$LOGS/plain.json" &&
-	collect_rows "$with" stats0.out > "$LOGS/stats0.json" &&
-	collect_rows "$with" stats1.out > "$LOGS/stats1.json" || leave "$E_USAGE"
+	cost_boot plain
 	python3 "$ROOT/scripts/bench_cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
 		"$LOGS"/{plain,stats0,stats1}.json || status=$?
 	[ "$status" -le 1 ] || leave "$E_USAGE"
+}
+
+# cost_boot NAME OPTION...: rows in LOGS/NAME.json. Each kernel and setting boots
+# anew and begins with what is compared: what ran before decides where the
+# allocator finds its pages, and that is more than the hooks cost.
+cost_boot()
+{
+	local name=$1 sections=(off.out)
+	shift
+	begin_job
+	section off "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config off "$@"
+	if [ -z "$UNPATCHED" ]; then
+		section ahead "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config fixed-1,fixed-15 "$@"
+		sections+=(ahead.out)
+	fi
+	run_job "$LOGS/$name"
+	collect_rows "$LOGS/$name" "${sections[@]}" > "$LOGS/$name.json" || leave "$E_USAGE"
 }
 
 #
