@@ -114,7 +114,8 @@ records()
 				bad("not a number")
 			if (copied != (value["copy_ns"] > 0))
 				bad("copy_ns is that of another outcome")
-			if (value["copy_ns"] + 0 > value["fault_ns"] + 0 || value["fault_ns"] + 0 == 0)
+			if (value["copy_ns"] + 0 > value["fault_ns"] + 0 ||
+			    value["fault_ns"] + 0 == 0)
 				bad("the fault was shorter than its copy")
 		}
 		print line
@@ -198,7 +199,8 @@ want_names()
 	event=$1
 	shift
 	grep '^print fmt' "$TRACEFS/events/cow/$event/format" |
-		grep -o '{ *[0-9]*, *"[^"]*" *}' | tr -d '{},"' | sed -e 's/^ *//' -e 's/ *$//' -e 's/  */ /' > "$TMP/records"
+		grep -o '{ *[0-9]*, *"[^"]*" *}' | tr -d '{},"' |
+		sed -e 's/^ *//' -e 's/ *$//' -e 's/  */ /' > "$TMP/records"
 	printf '%s\n' "$@" > "$TMP/expected"
 	same_lines || complain "names in the format of $event"
 }
@@ -261,7 +263,8 @@ test_two_instances()
 	workload "$DIR/known_faults" -p &&
 	put 0 "$other/events/cow/enable" || return
 	cp "$INSTANCE/trace" "$TMP/trace"
-	! grep -q "known_faults-$(known_pid) " "$TMP/trace" || complain "recorded when off" || return
+	! grep -q "known_faults-$(known_pid) " "$TMP/trace" ||
+		complain "recorded when off" || return
 	grep "known_faults-$(known_pid) " "$other/trace" > "$TMP/trace"
 	compare "$TMP/trace"
 }
@@ -418,7 +421,7 @@ ktap_print_header
 [ "$(id -u)" -eq 0 ] || skip_all "needs root"
 [ -e "$STATS" ] || skip_all "no $STATS: kernel without CONFIG_COW_STATS"
 [ -e /proc/sys/vm/cow_precopy ] || skip_all "no vm.cow_precopy: kernel without CONFIG_COW_PRECOPY"
-[ -d "$TRACEFS/events" ] || mount -t tracefs tracefs "$TRACEFS" 2> /dev/null
+[ -d "$TRACEFS/events" ] || mount -t tracefs trace "$TRACEFS" 2> /dev/null
 [ -d "$TRACEFS/events/cow" ] || skip_all "no trace events: kernel without CONFIG_EVENT_TRACING"
 
 TMP=$(mktemp -d)

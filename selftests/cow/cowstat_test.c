@@ -1291,8 +1291,9 @@ static bool headers_every(const char *text, int rows)
 	for (i = 0; i < nr; i++) {
 		int at = i % (rows + 2);
 		const char *line = line_of(text, i);
+		bool header = at == 1;
 
-		if (!strncmp(line, " seconds ", 9) ^ (at == 1) ||
+		if (!strncmp(line, " seconds ", 9) ^ header ||
 		    !!strstr(line, "faults/s") ^ !at)
 			return false;
 	}
