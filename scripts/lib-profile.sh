@@ -200,7 +200,8 @@ profile_svg()
 	profile_awk plot "$ROWS" > "$SCRATCH/plot.data"
 	profile_awk labels "$ROWS" > "$SCRATCH/plot.labels"
 	profile_gnuplot "${#SIZES[@]}" > "$SCRATCH/plot.gp"
-	gnuplot "$SCRATCH/plot.gp" > "$LOGS/gnuplot.log" 2>&1 ||
+	# gnuplot writes the data's name into the picture
+	( cd "$SCRATCH" && gnuplot plot.gp ) > "$LOGS/gnuplot.log" 2>&1 ||
 		die "gnuplot failed: $(head -n 3 "$LOGS/gnuplot.log" | tr '\n' ' ')"
 }
 
@@ -236,7 +237,7 @@ profile_gnuplot()
 		set title "$title" offset 0,-0.5
 		set xrange [0:$largest * 1.55]
 		set xtics $step
-		plot '$SCRATCH/plot.data' index $i using (0):1:(0):2:(\$1-0.36):(\$1+0.36) with boxxyerror lc rgb '#3b6ea8', \\
+		plot 'plot.data' index $i using (0):1:(0):2:(\$1-0.36):(\$1+0.36) with boxxyerror lc rgb '#3b6ea8', \\
 			'' index $i using 2:1:3 with labels left offset 0.4,0 font ',10' textcolor rgb '#404040'
 		unset label 1
 		unset ytics
