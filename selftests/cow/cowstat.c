@@ -127,15 +127,20 @@ static void usage(FILE *to)
 	      to);
 }
 
+static void vnote(const char *fmt, va_list ap)
+{
+	fputs("cowstat: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+}
+
 static __printf(1, 2) void note(const char *fmt, ...)
 {
 	va_list ap;
 
-	fputs("cowstat: ", stderr);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	vnote(fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 }
 
 static __printf(1, 2) __noreturn void die(const char *fmt, ...);
@@ -219,11 +224,9 @@ static void die(const char *fmt, ...)
 {
 	va_list ap;
 
-	fputs("cowstat: ", stderr);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	vnote(fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 	quit(E_USAGE);
 }
 
