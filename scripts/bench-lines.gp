@@ -3,7 +3,7 @@
 # One plot of several lines. Set by bench_report.py with -e: data (blocks, each
 # with its title as the first line), colours (a word for each block), solid (how
 # many are drawn solid; those after them are dashed), out, xtext, ytext, style
-# (linespoints, lines or fsteps), kind (window, cdf or time: the axes).
+# (linespoints, lines or fsteps), kind (window, cdf or time: the axes), xmax.
 
 set terminal svg size 560,350 dynamic enhanced font 'sans-serif,14'
 set output out
@@ -14,12 +14,15 @@ set format y '%.0f'
 set border 3 linewidth 1
 set tics nomirror out scale 0.6
 set grid ytics linewidth 0.5 linetype 1 linecolor rgb '#a0a0a0'
-set key tmargin left Left reverse horizontal samplen 1.6 width 1
+set key tmargin left Left reverse horizontal samplen 1.6 width 3 font ',12'
 set yrange [0:*]
 set offsets 0, 0, graph 0.05, 0
 if (kind eq 'window') {
-	set xrange [0:15.3]
+	set xrange [0:xmax * 1.02]
 	set xtics (0, 1, 2, 4, 8, 15)
+	if (xmax > 15) {
+		set xtics (0, 1, 3, 7, 15, 31)
+	}
 }
 if (kind eq 'cdf') {
 	set logscale x

@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """A report of benchmarks: one HTML page that needs nothing else.
 
-OUT is the page, ROWS what was measured, WINDOW (may be missing) rows of some
-workloads with every size of the window. Rows may hold the distribution of single
-writes ('cdf') and the course of a snapshot ('timeline'). Plots are drawn by gnuplot.
+ROWS is what was measured; --window rows of some workloads with every size of the
+window, --apps what 'bench redis' and 'bench prefork' measured. Rows may hold the
+distribution of single writes ('cdf') and the course of a snapshot ('timeline').
+--html is the page, --plots a folder for the plots that a README can show. Plots are
+drawn by gnuplot.
+
+With neither it only reads the files.
 
 Exit status: 0 good, 2 unusable input, with a message.
 """
@@ -13,19 +17,24 @@ import argparse
 import html
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 
 from bench_rows import (BadInput, REFERENCE, UNITS, by_identity, groups, half_spread,
-                        measured, read_rows, reference_of, whole)
+                        measured, parse, read_rows, read_text, reference_of, whole)
 
 # Fair on white and on black; the first ones in turn, the others by name
 COLOURS = ("#3b82c4", "#d9772b", "#3a9d5d", "#b04bb8", "#c4453b", "#8a7a3a")
-COLOUR_OF = {"populate-write": "#3a9d5d", "memcpy": "#b04bb8", "nofork": "#c4453b"}
+COLOUR_OF = {"populate-write": "#3a9d5d", "memcpy": "#b04bb8", "nofork": "#c4453b",
+             "off": "#7a828c", "fixed": "#3b82c4", "adaptive": "#d9772b",
+             "fixed-1": "#3b82c4", "fixed-15": "#3a9d5d"}
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = ("populate-write", "memcpy", "nofork")
+# How configurations with a window are called
+KINDS = {"fixed": "fixed", "adaptive": "adaptive"}
 CDF_WORKLOADS = ("seq", "random")
 CDF_CONFIGS = ("off", "fixed-1", "fixed-15", "adaptive")
 
@@ -58,6 +67,10 @@ nav { font-size: .9rem; columns: 12rem; margin: 1rem 0; }
 nav a { display: block; color: inherit; }
 """
 
+APP_VALUES = {"requests_per_second": "requests/s", "p50_us": "P50", "p99_us": "P99",
+              "p999_us": "P99.9", "faults": "faults", "cow_bytes": "memory copied",
+              "pss_kb": "PSS"}
+
 COLUMNS = (
     ("median", "per page written, median of the repetitions"),
     ("±", "half of what the repetitions differ by"),
@@ -77,6 +90,11 @@ def escape(text):
     return html.escape(str(text))
 
 
+def colour_of(name, i):
+    """By what comes first in the name, or in turn"""
+    return COLOUR_OF.get(name.split(",", maxsplit=1)[0], COLOURS[i % len(COLOURS)])
+
+
 #
 # Plots
 #
@@ -87,6 +105,7 @@ class Plots:
     def __init__(self, folder):
         self.folder = folder
         self.number = 0
+        self.drawings = []
 
     def lines(self, kind, title, caption, xtext, ytext, series, dashed=()):
         """A figure; series and dashed are pairs of a name and (x, y) points."""
@@ -98,19 +117,36 @@ class Plots:
                 file.write(f'"{name}"\n')
                 file.writelines(f"{x} {y}\n" for x, y in points)
                 file.write("\n\n")
-        colours = [COLOURS[i % len(COLOURS)] for i in range(len(series))]
-        colours += [COLOUR_OF.get(name, COLOURS[i % len(COLOURS)])
-                    for i, (name, _) in enumerate(dashed)]
+        colours = [colour_of(name, i) for some in (series, dashed)
+                   for i, (name, _) in enumerate(some)]
+        xmax = max(x for _, points in list(series) + list(dashed) for x, _ in points)
         style = {"window": "linespoints pointtype 7 pointsize 0.5", "cdf": "fsteps", "time": "lines"}
         settings = (f"data='{data}'; out='{out}'; solid={len(series)}; xtext='{xtext}'; "
-                    f"ytext='{ytext}'; style='{style[kind]}'; kind='{kind}'; "
+                    f"ytext='{ytext}'; style='{style[kind]}'; kind='{kind}'; xmax={xmax}; "
                     f"colours='{' '.join(colours)}'")
-        done = subprocess.run(["gnuplot", "-e", settings, os.path.join(HERE, "bench-lines.gp")],
+        return self.draw("bench-lines.gp", settings, out, title, caption)
+
+    def bars(self, title, caption, ytext, groups_of_bars, names):
+        """A figure; a group is a label and a value for each of the names."""
+        self.number += 1
+        data = os.path.join(self.folder, f"{self.number}.dat")
+        out = os.path.join(self.folder, f"{self.number}.svg")
+        with open(data, "w", encoding="utf-8") as file:
+            file.write(" ".join(f'"{name}"' for name in ("", *names)) + "\n")
+            file.writelines(f'"{label}" {" ".join(map(str, values))}\n'
+                            for label, values in groups_of_bars)
+        colours = " ".join(colour_of(name, i) for i, name in enumerate(names))
+        settings = f"data='{data}'; out='{out}'; ytext='{ytext}'; colours='{colours}'"
+        return self.draw("bench-bars.gp", settings, out, title, caption)
+
+    def draw(self, script, settings, out, title, caption):
+        done = subprocess.run(["gnuplot", "-e", settings, os.path.join(HERE, script)],
                               capture_output=True, text=True, check=False)
         if done.returncode:
             raise BadInput(f"gnuplot: {done.stderr.strip()}")
         with open(out, encoding="utf-8") as file:
             drawing = self.inline(file.read(), title)
+        self.drawings.append((title, drawing))
         return (f"<figure><strong>{escape(title)}</strong>"
                 f"<figcaption>{escape(caption)}</figcaption>{drawing}</figure>")
 
@@ -126,42 +162,73 @@ class Plots:
         return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
 
 
-def ahead(row):
-    """How many pages the row's window is ahead, or None."""
+def window_of(row, kind):
+    """How many pages the row's window is ahead at most, or None."""
     if row["config"] == REFERENCE:
         return 0
-    match = re.fullmatch(r"fixed-(\d+)", row["config"])
+    match = re.fullmatch(kind + r"-(\d+)", row["config"])
     return int(match.group(1)) if match else None
+
+
+def by_window(rows, value, more=""):
+    """Pairs of a name and points: fixed windows, and those that adapt up to a bound."""
+    for kind, text in KINDS.items():
+        points = sorted((window_of(row, kind), value(row)) for row in rows
+                        if window_of(row, kind) is not None and value(row) is not None)
+        if len(points) > 1:
+            yield text + more, points
+
+
+def cost_plot(plots, workload, rows, unit):
+    series = list(by_window(rows, lambda row: row["per_page_median"]))
+    if not series:
+        return ""
+    most = max(value for _, points in series for _, value in points)
+    last = max(x for _, points in series for x, _ in points)
+    dashed = list(by_window(rows, lambda row: row["overhead_median"], ", overhead"))
+    dashed += [(row["config"], [(0, row["per_page_median"]), (last, row["per_page_median"])])
+               for row in rows if row["config"] in FLOORS and row["per_page_median"] < 4 * most]
+    return plots.lines("window", workload, f"{unit} per page written", "pages ahead, at most",
+                       unit, series, dashed)
+
+
+def longest_plot(plots, workload, rows, unit):
+    series = list(by_window(rows, lambda row: row["max"]))
+    if not series:
+        return ""
+    return plots.lines("window", f"{workload}: the longest write",
+                       f"{unit}; dashed: what 99 % of the writes do not exceed",
+                       "pages ahead, at most", unit, series,
+                       list(by_window(rows, lambda row: row["p99"], ", P99")))
 
 
 def window_plots(plots, rows, unit):
     yield "<h2 id=window>The window</h2>"
-    yield ("<p>What a page costs if a fault copies a fixed number of pages ahead, for some orders "
-           "of writing. Dashed: the floors, and what a program can do itself "
+    yield ("<p>What a page costs if a fault copies a fixed number of pages ahead, or as many as "
+           "the kernel chooses up to a bound, for some orders of writing. Dashed: the overhead, "
+           "which is the same without the copies themselves, the floors, and what a program can do itself "
            "(<code>MADV_POPULATE_WRITE</code>).</p><div class=plots>")
     by_workload = [(key[0], some) for key, some in groups(rows, "workload")]
     for workload, some in by_workload:
-        points = sorted((ahead(row), row) for row in some if ahead(row) is not None)
-        series = [("in all", [(n, row["per_page_median"]) for n, row in points])]
-        left = [(n, row["overhead_median"]) for n, row in points
-                if row["overhead_median"] is not None]
-        if left:
-            series.append(("without the copies", left))
-        floors = [(row["config"], [(0, row["per_page_median"]), (15, row["per_page_median"])])
-                  for row in some if row["config"] in FLOORS
-                  and row["per_page_median"] < 4 * max(value for _, value in series[0][1])]
-        yield plots.lines("window", workload, f"{unit} per page written", "pages ahead", unit, series, floors)
+        yield cost_plot(plots, workload, some, unit)
     yield "</div><div class=plots>"
-    for key, title, caption in (("faults", "Faults", "for 100 pages written"),
-                                ("wasted", "Waste", "pages copied and never written, for 100 written")):
-        series = []
-        for workload, some in by_workload:
-            points = sorted((ahead(row), 100 * row[key] / row["written"]) for row in some
-                            if ahead(row) is not None and row[key] is not None)
-            if points:
-                series.append((workload, points))
-        if series:
-            yield plots.lines("window", title, caption, "pages ahead", "", series)
+    for workload, some in by_workload:
+        if workload in CDF_WORKLOADS:
+            yield longest_plot(plots, workload, some, unit)
+    yield "</div><div class=plots>"
+    for kind, text in KINDS.items():
+        for key, title, caption in (("faults", "Faults", "for 100 pages written"),
+                                    ("wasted", "Waste", "pages copied and never written, for 100 written")):
+            series = []
+            for workload, some in by_workload:
+                points = sorted((window_of(row, kind), 100 * row[key] / row["written"])
+                                for row in some
+                                if window_of(row, kind) is not None and row[key] is not None)
+                if len(points) > 1:
+                    series.append((workload, points))
+            if series:
+                yield plots.lines("window", f"{title}, {text}", caption, "pages ahead, at most",
+                                  "", series)
     yield "</div>"
 
 
@@ -201,7 +268,7 @@ def timeline_plots(plots, rows, mode):
            "array and unmaps what it has copied.</p><div class=plots>")
     for (workload, pages), same in groups(some, "workload", "pages"):
         series = [(row["config"], course(row, 1)) for row in same]
-        floors = [(f"saved, {row['config']}", course(row, 2)) for row in same]
+        floors = [(f"{row['config']}, saved", course(row, 2)) for row in same]
         yield plots.lines("time", f"{workload}, {pages} pages",
                           "pages written so far; dashed: saved by the child",
                           unit, "pages", series, floors)
@@ -213,6 +280,53 @@ def course(row, column):
         return [(point[0] / 1e6, float(point[column])) for point in row["timeline"]]
     except (TypeError, ValueError, IndexError):
         raise BadInput(f"{row['workload']} {row['config']}: 'timeline' is no list of points") from None
+
+
+#
+# Real programs
+#
+
+def app_plots(plots, rows):
+    """Medians of the saves, or runs, in relation to 'off' of the same one."""
+    if not rows:
+        return
+    yield "<h2 id=apps>Real programs</h2>"
+    yield ("<p>The median of the runs, each in relation to <em>off</em> of the same run: 1 is as "
+           "it was, and less is better but for requests.</p><div class=plots>")
+    for (app, pattern), some in groups(rows, "app", "pattern"):
+        configs = list(dict.fromkeys(row["config"] for row in some))
+        bars = []
+        for key, label in APP_VALUES.items():
+            values = [app_ratio(some, config, key) for config in configs]
+            if None not in values:
+                bars.append((label, values))
+        if bars:
+            yield plots.bars(f"{app}, {pattern}", f"{len(some) // len(configs)} runs",
+                             "of off", bars, configs)
+    yield "</div>"
+
+
+def app_ratio(rows, config, key):
+    off = {row["run"]: row.get(key) for row in rows if row["config"] == REFERENCE}
+    ratios = [row[key] / off[row["run"]] for row in rows
+              if row["config"] == config and row.get(key) is not None and off.get(row["run"])]
+    return round(statistics.median(ratios), 4) if ratios else None
+
+
+def read_apps(path):
+    rows = parse(read_text(path), path)
+    if not isinstance(rows, list) or not rows:
+        raise BadInput(f"{path}: not an array of rows")
+    for number, row in enumerate(rows, 1):
+        for key in ("app", "pattern", "config"):
+            if not isinstance(row, dict) or not isinstance(row.get(key), str):
+                raise BadInput(f"{path}: row {number}: no '{key}': not of 'bench redis' or 'bench prefork'")
+        if not isinstance(row.get("run"), int):
+            raise BadInput(f"{path}: row {number}: no 'run'")
+        for key in APP_VALUES:
+            if not isinstance(row.get(key, 0), (int, float)):
+                raise BadInput(f"{path}: row {number}: '{key}' is not a number: {row[key]!r}")
+    return rows
 
 
 #
@@ -275,8 +389,7 @@ MEANING = {
 }
 
 
-def head(rows):
-    row = rows[0]
+def head(row):
     series = "without the series" if row.get("series") == "without" else \
         "with the series (CONFIG_COW_STATS, CONFIG_COW_PRECOPY)"
     facts = (
@@ -292,35 +405,101 @@ def head(rows):
                            for name, text in facts) + "</dl>"
 
 
-def page(rows, window, plots):
-    mode = rows[0]["mode"]
+def page(rows, window, apps, plots):
+    some = rows or apps
+    mode = some[0].get("mode", "wall")
     unit = UNITS[mode]
     yield "<!doctype html><html lang=en><head><meta charset=utf-8>"
     yield '<meta name=viewport content="width=device-width, initial-scale=1">'
-    yield f"<title>Copy-on-write benchmarks, Linux {escape(rows[0]['kernel'])}</title>"
+    yield f"<title>Copy-on-write benchmarks, Linux {escape(some[0].get('kernel', ''))}</title>"
     yield f"<style>{STYLE}</style></head><body>"
-    yield from head(rows)
+    yield from head({"kernel": "-", "arch": "-", "mode": mode, **some[0]})
     if window:
         yield from window_plots(plots, window, unit)
-    yield from cdf_plots(plots, measured(rows), unit)
-    yield from timeline_plots(plots, measured(rows), mode)
-    yield from tables(rows)
+    if rows:
+        yield from cdf_plots(plots, measured(rows), unit)
+        yield from timeline_plots(plots, measured(rows), mode)
+    yield from app_plots(plots, apps)
+    if rows:
+        yield from tables(rows)
     yield "</body></html>"
+
+
+#
+# Plots for a README: several in one file, on white, since a picture does not know
+# the colours of the page that shows it.
+#
+
+PANEL = (560, 350)
+COLUMNS_OF = {"window": 3}
+TITLE_HEIGHT = 34
+
+
+def panels(drawings, columns):
+    width = columns * PANEL[0]
+    height = -(-len(drawings) // columns) * (PANEL[1] + TITLE_HEIGHT)
+    yield (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+           f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" color="#1d2329">')
+    yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
+    for i, (title, drawing) in enumerate(drawings):
+        x = i % columns * PANEL[0]
+        y = i // columns * (PANEL[1] + TITLE_HEIGHT)
+        yield (f'<text x="{x + PANEL[0] / 2}" y="{y + 24}" text-anchor="middle" '
+               f'font-family="sans-serif" font-weight="bold" font-size="18">{escape(title)}</text>')
+        place = f'<svg x="{x}" y="{y + TITLE_HEIGHT}" width="{PANEL[0]}" height="{PANEL[1]}"'
+        yield drawing.replace("<svg", place, 1)
+    yield "</svg>"
+
+
+def write_plots(folder, kernel, rows, window, apps, plots):
+    """WHAT-KERNEL.svg for all that there is to draw"""
+    mode = (rows or apps)[0].get("mode", "wall")
+    unit = UNITS[mode]
+    parts = {}
+    for key, some in groups(window, "workload"):
+        cost_plot(plots, key[0], some, unit)
+    parts["window"], plots.drawings = plots.drawings, []
+    list(cdf_plots(plots, measured(rows), unit))
+    for key, some in groups(window, "workload"):
+        if key[0] in CDF_WORKLOADS:
+            longest_plot(plots, key[0], some, unit)
+    parts["latency"], plots.drawings = plots.drawings, []
+    list(timeline_plots(plots, measured(rows), mode))
+    parts["snapshot"], plots.drawings = plots.drawings, []
+    list(app_plots(plots, apps))
+    parts["apps"] = plots.drawings
+    for name, drawings in parts.items():
+        if drawings:
+            path = os.path.join(folder, f"{name}-{kernel}.svg")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("\n".join(panels(drawings, min(len(drawings), COLUMNS_OF.get(name, 2)))) + "\n")
+            print(path)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out")
-    parser.add_argument("rows")
-    parser.add_argument("window", nargs="?")
+    parser.add_argument("--html", metavar="FILE")
+    parser.add_argument("--plots", metavar="DIR")
+    parser.add_argument("--window", metavar="ROWS")
+    parser.add_argument("--apps", metavar="ROWS", action="append", default=[])
+    parser.add_argument("rows", nargs="?")
     args = parser.parse_args()
     try:
-        rows = read_rows(args.rows)
+        rows = read_rows(args.rows) if args.rows else []
         window = measured(read_rows(args.window)) if args.window else []
+        apps = [row for path in args.apps for row in read_apps(path)]
+        if not args.html and not args.plots:
+            return 0    # readable
+        if not rows and not apps:
+            raise BadInput("nothing to report: neither rows nor --apps")
         with tempfile.TemporaryDirectory() as folder:
-            text = "\n".join(page(rows, window, Plots(folder)))
-        with open(args.out, "w", encoding="utf-8") as file:
-            file.write(text)
+            if args.html:
+                text = "\n".join(page(rows, window, apps, Plots(folder)))
+                with open(args.html, "w", encoding="utf-8") as file:
+                    file.write(text)
+            if args.plots:
+                kernel = (rows or apps)[0].get("kernel", "unknown")
+                write_plots(args.plots, kernel, rows, window, apps, Plots(folder))
         return 0
     except (BadInput, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -251,25 +251,36 @@ def shown_row(row, table):
 # compare
 #
 
-def need_same_rows(old, new, where):
+def reasons(rows):
+    """Why a row was skipped, for those that were."""
+    return {identity(row): row["skipped"] for row in rows if "skipped" in row}
+
+
+def need_same_rows(old, new, where, skipped):
     """Both have the same rows, or a message names those that lack a partner."""
     lines = []
-    for path, some, others in ((where[1], old, new), (where[0], new, old)):
-        lines += [f"  not in {path}: {name(row)}"
-                  for key, row in some.items() if key not in others]
+    for path, some, others, why in ((where[1], old, new, skipped[1]),
+                                    (where[0], new, old, skipped[0])):
+        for key, row in some.items():
+            if key in why:
+                lines.append(f"  skipped in {path}: {name(row)}: {why[key]}")
+            elif key not in others:
+                lines.append(f"  not in {path}: {name(row)}")
     if lines:
         more = [f"  ... and {len(lines) - 10} more"] if len(lines) > 10 else []
         raise BadInput("\n".join(["the rows do not match:"] + lines[:10] + more))
 
 
 def read_pair(args):
+    """Two tables of the same rows, and those of the new file that were skipped."""
     files = (args.old, args.new)
-    tables = [by_identity(read_rows(path)) for path in files]
+    rows = [read_rows(path) for path in files]
+    tables = [by_identity(some) for some in rows]
     for path, table in zip(files, tables):
         if not table:
             raise BadInput(f"{path}: every row was skipped")
-    need_same_rows(*tables, files)
-    return tables
+    need_same_rows(*tables, files, [reasons(some) for some in rows])
+    return tables, [row for row in rows[1] if "skipped" in row]
 
 
 def same_build(old, new):
@@ -352,13 +363,16 @@ def write_results(path, results):
 
 
 def compare(args):
-    tables = read_pair(args)
+    tables, skipped = read_pair(args)
     verdicts = [Verdict(old, tables[1][key], tables, args.tolerance)
                 for key, old in tables[0].items()]
     if all(verdict.text in ("reference", "not judged") for verdict in verdicts):
         raise BadInput(f"no row has a row '{REFERENCE}' beside it, so that nothing can be compared")
     show_verdicts(verdicts, tables)
-    write_results(args.results, [verdict.result() for verdict in verdicts])
+    for (config, reason), some in groups(skipped, "config", "skipped"):
+        print(f"not compared: {len(some)} of '{config}', skipped: {reason}")
+    write_results(args.results, [verdict.result() for verdict in verdicts] +
+                  [("skip", name(row), row["skipped"]) for row in skipped])
     return 1 if any(verdict.text == "worse" for verdict in verdicts) else 0
 
 
@@ -392,7 +406,7 @@ def show_verdicts(verdicts, tables):
 
 def repeat(args):
     """Is every row of two boots within LIMIT per cent?"""
-    tables = read_pair(args)
+    tables, _ = read_pair(args)
     results = []
     for key, old in tables[0].items():
         new = tables[1][key]

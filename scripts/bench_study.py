@@ -28,7 +28,8 @@ STUDY_RUNS = {
 }
 STUDY_SINGLE = (6782, 7935)
 STUDY_TAIL = {"P99": -14, "max": -28}
-CONFIGS = ("off", "fixed-1", "fixed-15")
+# The last one only where the kernel has it
+TITLES = {"off": "off", "fixed-1": "1 ahead", "fixed-15": "15 ahead", "adaptive": "adaptive"}
 
 NOTES = {
     "icount": ("What is counted here are instructions of the guest, not time: every one as\n"
@@ -48,6 +49,13 @@ def need(table, workload, config, megabytes):
     if key not in table:
         raise BadInput(f"no row {workload} {config} of {megabytes} MB")
     return table[key]
+
+
+def configs_of(table):
+    """Those that every workload was measured with"""
+    last = list(TITLES)[-1]
+    return [config for config in TITLES
+            if config != last or any(key[1] == last for key in table)]
 
 
 def kernel_times(row, key):
@@ -82,12 +90,12 @@ def print_table(title, head, lines, left=1):
 
 def copy_table(table, unit):
     for workload in ("seq", "random"):
-        rows = [need(table, workload, config, 16) for config in CONFIGS]
+        rows = [need(table, workload, config, 16) for config in configs_of(table)]
         times = [kernel_times(row, "kernel_copy") for row in rows]
         lines = [(name, str(STUDY_COPY[name])) + tuple(f"{time[percent]:.0f}" for time in times)
                  for name, percent in PERCENT.items()]
         print_table(f"Copying 4 KiB in a fault, {workload}, 16 MB; study: ns, here: {unit}",
-                    ("", "study", "off", "1 ahead", "15 ahead"), lines)
+                    ("", "study") + tuple(TITLES[config] for config in configs_of(table)), lines)
 
 
 def tail_table(table):
@@ -119,15 +127,18 @@ def split_table(table, unit):
 def runs_table(table, unit):
     lines = []
     for (workload, megabytes), (off_ms, one_ms, faults, _) in STUDY_RUNS.items():
-        off, one, many = (need(table, workload, config, megabytes) for config in CONFIGS)
-        lines.append((f"{workload}, {megabytes} MB",
-                      f"{off_ms:.3f}", f"{one_ms:.3f}", change(one_ms, off_ms), f"{faults:+.1f}%",
-                      f"{total_ms(off):.3f}", f"{total_ms(one):.3f}",
-                      change(total_ms(one), total_ms(off)), change(one["faults"], off["faults"]),
-                      change(total_ms(many), total_ms(off)), change(many["faults"], off["faults"])))
+        off, one, *others = (need(table, workload, config, megabytes)
+                             for config in configs_of(table))
+        line = [f"{workload}, {megabytes} MB",
+                f"{off_ms:.3f}", f"{one_ms:.3f}", change(one_ms, off_ms), f"{faults:+.1f}%",
+                f"{total_ms(off):.3f}", f"{total_ms(one):.3f}"]
+        for row in (one, *others):
+            line += [change(total_ms(row), total_ms(off)), change(row["faults"], off["faults"])]
+        lines.append(line)
+    more = [text for config in configs_of(table)[2:] for text in (TITLES[config], "faults")]
     print_table(f"All pages written once: time and faults; study: ms, here: millions of {unit}",
                 ("", "study: off", "1 ahead", "", "faults", "here: off", "1 ahead", "", "faults",
-                 "15 ahead", "faults"), lines)
+                 *more), lines)
 
 
 def installed_table(table):
@@ -143,14 +154,15 @@ def installed_table(table):
 
 
 def single_table(table, unit):
-    off, one, many = (need(table, "single", config, 16) for config in CONFIGS)
-    lines = [("study (ns)", str(STUDY_SINGLE[0]), str(STUDY_SINGLE[1]),
-              change(STUDY_SINGLE[1], STUDY_SINGLE[0]), "-", "-"),
-             ("here", f"{off['per_page_median']:.0f}", f"{one['per_page_median']:.0f}",
-              change(one["per_page_median"], off["per_page_median"]),
-              f"{many['per_page_median']:.0f}",
-              change(many["per_page_median"], off["per_page_median"]))]
-    print_table(f"A lone write ({unit})", ("", "off", "1 ahead", "", "15 ahead", ""), lines)
+    off, *others = (need(table, "single", config, 16) for config in configs_of(table))
+    line = ["here", f"{off['per_page_median']:.0f}"]
+    for row in others:
+        line += [f"{row['per_page_median']:.0f}",
+                 change(row["per_page_median"], off["per_page_median"])]
+    study = ["study (ns)", str(STUDY_SINGLE[0]), str(STUDY_SINGLE[1]),
+             change(STUDY_SINGLE[1], STUDY_SINGLE[0])]
+    head = ["", "off"] + [text for config in configs_of(table)[1:] for text in (TITLES[config], "")]
+    print_table(f"A lone write ({unit})", head, [study + ["-"] * (len(line) - len(study)), line])
 
 
 def main():

@@ -55,9 +55,10 @@ app_files()
 
 bench_app()
 {
-	local app=$1 dir=$LOGS/guest size
+	local app=$1 dir=$LOGS/guest size rows=$LOGS/rows.json
 	read -ra size <<< "$(app_size "$app")"
 	use_mode "$MODE"
+	need_gnuplot
 	BENCH=1
 	ARCH=x86_64
 	prepare_sources
@@ -68,15 +69,17 @@ bench_app()
 	begin_job
 	section rows "$APP_PYTHON" -B -s -E -S "$APP_DIR/${app}_job.py" "${size[@]}"
 	run_job "$dir"
-	app_rows "$dir" --results "$RESULTS" || leave "$E_USAGE"
+	app_rows "$dir" --json "$rows" --results "$RESULTS" || leave "$E_USAGE"
+	[ -z "$ROWS_FILE" ] || cp "$rows" "$ROWS_FILE"
+	[ -z "$DRAWN" ] || draw --apps "$rows"
+	say "elapsed: ${SECONDS}s"
 }
 
-# app_rows DIR OPTIONS...: shows the rows, and writes what was asked for
+# app_rows DIR OPTIONS...: shows the rows
 app_rows()
 {
 	local dir=$1 about
 	shift
 	mapfile -t about < "$dir/about"
-	python3 "$ROOT/scripts/bench_apps.py" ${ROWS_FILE:+--json "$ROWS_FILE"} "$@" \
-		"$dir/rows.out" "${about[@]}"
+	python3 "$ROOT/scripts/bench_apps.py" "$@" "$dir/rows.out" "${about[@]}"
 }

@@ -3,7 +3,7 @@
 #
 # The tables of the published study of copy-on-write faults, on this kernel.
 
-STUDY_CASES=(--workload 'single,seq,random' --config 'off,fixed-1,fixed-15')
+STUDY_CASES=(--workload 'single,seq,random' --config 'off,fixed-1,fixed-15,adaptive')
 
 bench_study()
 {
@@ -30,7 +30,8 @@ study_elsewhere()
 
 	  make -C tools/testing/selftests TARGETS=cow
 	  tools/testing/selftests/cow/cow_bench --json --cdf \\
-	    --workload single,seq,random --config off,fixed-1,fixed-15 --size 16M,64M > rows
+	    --workload single,seq,random --config off,fixed-1,fixed-15,adaptive \\
+	    --size 16M,64M > rows
 	  scripts/bench_rows.py collect rows mode=wall > rows.json
 	  scripts/bench_study.py rows.json
 

@@ -79,7 +79,7 @@ BENCH_FILES=
 # own, which is as much as what is looked for (30 instructions of 1200).
 run_job()
 {
-	local dir=$1 files=$SCRATCH/bench.files APPEND="norandmaps $APPEND"
+	local dir=$1 files=$SCRATCH/bench.files APPEND="norandmaps $APPEND" start=$SECONDS
 	rm -rf "$files"
 	mkdir -p "$files"
 	[ -z "${BENCH_PATH-}" ] || copy_program "$files" "$BENCH_PATH" "/$BENCH_PROGRAM"
@@ -90,6 +90,7 @@ run_job()
 	cat "$SCRATCH"/{base,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || say "measuring ($K_NAME${UNPATCHED:+ without the series}${ICOUNT:+, instructions}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	say "measuring: $((SECONDS - start))s"
 	report_guest "$dir" || leave "$E_USAGE"
 	split_sections "$dir"
 	job_went_well "$dir" "${VERDICT#exited }"

@@ -124,6 +124,7 @@ PROFILE=
 QUICK=
 TOLERANCE=
 HTML=
+PLOTS=
 SVG=
 COUNT=
 SIZE=
@@ -182,14 +183,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--svg=*|--count=*|--size=*|--repeat=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--svg|--count|--size|--repeat)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -279,6 +280,9 @@ set_option()
 	--html)
 		need_writable "$1" "$2"
 		HTML=$(realpath -- "$2") ;;
+	--plots)
+		[ -d "$2" ] && [ -w "$2" ] || die "--plots '$2' is no folder that can be written to"
+		PLOTS=$(realpath -- "$2") ;;
 	--profile)
 		[ -n "$2" ] || die "--profile needs WORKLOAD:CONFIG"
 		PROFILE=$2 ;;

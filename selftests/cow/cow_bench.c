@@ -59,7 +59,8 @@ static const struct bench_config configs[] = {
 	{ "off", "the kernel as it is, copying nothing ahead", BENCH_COW, 0 },
 	{ "fixed-1", "1 page copied ahead (any number up to 15)", BENCH_COW, 1 },
 	{ "fixed-15", "15 pages copied ahead", BENCH_COW, 15 },
-	{ "adaptive", "the kernel chooses how many", BENCH_COW, BENCH_ADAPTIVE },
+	{ "adaptive", "the kernel chooses how many (adaptive-N: up to N, from 1 to 31)",
+	  BENCH_COW, BENCH_ADAPTIVE },
 	{ "populate-write", "MADV_POPULATE_WRITE before the first write",
 	  BENCH_POPULATE, 0 },
 	{ "thp", "transparent huge pages", BENCH_THP, 0 },
@@ -102,7 +103,7 @@ static void print_help(void)
 "\n"
 "  --workload GLOB,...  only these workloads (see --list)\n"
 "  --config LIST        only these configurations, by commas; fixed-N for any\n"
-"                       N from 1 to 15\n"
+"                       N from 1 to 15, adaptive-N for a bound from 1 to 31\n"
 "  --size SIZE,...      of the memory, with K, M or G (default 16M and 64M)\n"
 "  --repeat N           timed repetitions (default 5 up to 16M, 3 above)\n"
 "  --seed N             for what is random (default 1)\n"
@@ -267,6 +268,13 @@ static void add_config(const char *text)
 		c->ahead = parse_number("--config: fixed-N", text + 6, 1,
 					COW_MAX_AHEAD);
 		snprintf(c->name, sizeof(c->name), "fixed-%d", c->ahead);
+	} else if (!strncmp(text, "adaptive-", 9)) {
+		c->kind = BENCH_COW;
+		c->what = "the kernel chooses, up to a bound";
+		c->ahead = BENCH_ADAPTIVE;
+		c->bound = parse_number("--config: adaptive-N", text + 9, 1,
+					BENCH_MAX_BOUND);
+		snprintf(c->name, sizeof(c->name), "adaptive-%d", c->bound);
 	} else {
 		usage_error("--config: unknown configuration '%s'; --list tells their names",
 			    text);
@@ -449,6 +457,23 @@ bool bench_tweak(const char *path, const char *value)
 	return cow_tweak(&undo->undo, path, value);
 }
 
+/* A window that adapts, and its bound: the configuration's, or as it was. */
+static const char *apply_adaptive(const struct bench_config *c)
+{
+	static const char path[] = COW_SYSCTL_DIR "cow_precopy_max";
+	static long as_it_was = -1;
+	char text[16];
+
+	if (cow_sysctl_write("cow_precopy_pages", 0) == -EINVAL)
+		return "this kernel's window does not adapt: vm.cow_precopy_pages refuses 0";
+	if (as_it_was < 0 && cow_read_long(path, &as_it_was))
+		return c->bound ? "this kernel's window has no bound: no vm.cow_precopy_max" : NULL;
+	snprintf(text, sizeof(text), "%ld", c->bound ?: as_it_was);
+	if (!bench_tweak(path, text))
+		return "cannot set vm.cow_precopy_max: refused, or not root";
+	return NULL;
+}
+
 /*
  * NULL, or why this kernel or this user cannot have that configuration. Without
  * root nothing is counted, but what needs no setting to be changed can be timed.
@@ -466,11 +491,8 @@ static const char *apply(const struct bench_config *c, bool stats)
 	if (reason && !stats)
 		return reason;
 	rep->counted = !cow_sysctl_read("cow_stats", &on) && on;
-	if (c->ahead == BENCH_ADAPTIVE &&
-	    cow_sysctl_write("cow_precopy_pages", 0) == -EINVAL)
-		return "this kernel's window does not adapt: vm.cow_precopy_pages refuses 0";
-	reason = NULL;
-	if (c->ahead)
+	reason = c->ahead == BENCH_ADAPTIVE ? apply_adaptive(c) : NULL;
+	if (!reason && c->ahead)
 		reason = cow_want("cow_precopy_pages",
 				  c->ahead == BENCH_ADAPTIVE ? 0 : c->ahead);
 	return reason ?: cow_want("cow_precopy", !!c->ahead);

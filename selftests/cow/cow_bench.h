@@ -29,6 +29,7 @@
 #include "cow_helpers.h"
 
 #define BENCH_ADAPTIVE		(-1)
+#define BENCH_MAX_BOUND		31
 #define BENCH_MAX_WRITERS	64
 #define BENCH_MAX_CHILDREN	16
 #define BENCH_MAX_REPEAT	1000
@@ -53,6 +54,7 @@ struct bench_config {
 	const char *what;
 	enum bench_kind kind;
 	int ahead;		/* pages; 0 is off */
+	int bound;		/* of an adaptive window, in pages; 0: as it was */
 };
 
 enum bench_pass {
@@ -205,6 +207,8 @@ extern __u64 bench_clock_ns;
 void bench_init_clock(void);
 /* end - start, without what reading the clock takes */
 __u64 bench_since(__u64 start, __u64 end);
+/* Let what is measured begin right after a timer interrupt, if there is one. */
+void bench_await_tick(void);
 /* The writes of one writer. First without any, to have the stack in place */
 void bench_loop(struct bench_writer *w);
 void bench_rehearse(struct bench_writer *w);

@@ -43,6 +43,26 @@ __u64 bench_since(__u64 start, __u64 end)
 	return ns > bench_clock_ns ? ns - bench_clock_ns : 0;
 }
 
+/*
+ * Until a timer interrupt has just been: that clock only moves with them. So
+ * what is short has none, and what is long as many each time. Not for ever:
+ * a CPU may have none.
+ */
+void bench_await_tick(void)
+{
+	struct timespec tick, first, now;
+	__u64 end;
+
+	if (clock_getres(CLOCK_MONOTONIC_COARSE, &tick) || tick.tv_sec)
+		return;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &first);
+	end = bench_now() + 2 * tick.tv_nsec;
+	do {
+		clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	} while (now.tv_sec == first.tv_sec && now.tv_nsec == first.tv_nsec &&
+		 bench_now() < end);
+}
+
 static void touch_all(struct bench_writer *w, bool mark)
 {
 	size_t i, ps = cow_page_size(), nr = w->nr;
