@@ -75,7 +75,7 @@ COLUMNS = (
     ("median", "per page written, median of the repetitions"),
     ("±", "half of what the repetitions differ by"),
     ("of off", "in relation to nothing copied ahead, in the same boot"),
-    ("overhead", "without the page copies themselves"),
+    ("overhead", "without the page copies themselves; unknown where several CPUs copied at the same time"),
     ("faults", "of the writing threads"),
     ("copied", "by a fault on that very page"),
     ("ahead", "copied before the program wrote to it"),
@@ -83,6 +83,8 @@ COLUMNS = (
     ("reused", "made writable without a copy"),
     ("reused ahead", "the same before the program wrote to it"),
     ("P50", "of single writes"), ("P90", ""), ("P99", ""), ("P99.9", ""), ("max", ""),
+    ("TLB", "entries flushed on the CPU that writes"),
+    ("TLB requests", "to other CPUs, each for a range of entries"),
 )
 
 
@@ -341,7 +343,8 @@ def cells(row, table):
     values = [row["config"], whole(row["per_page_median"]), f"{half_spread(row):.1f}%", ratio]
     values += [whole(row[key]) for key in (
         "overhead_median", "faults", "copied", "copied_ahead", "wasted", "reused", "reused_ahead")]
-    return values + [whole(row.get(key)) for key in ("p50", "p90", "p99", "p999", "max")]
+    return values + [whole(row.get(key)) for key in ("p50", "p90", "p99", "p999", "max",
+                                                     "tlb_flushes", "tlb_shootdowns")]
 
 
 def workload_table(rows, table):

@@ -14,14 +14,20 @@ rows()
 	python3 "$ROOT/scripts/bench_rows.py" "$@"
 }
 
-# prepare_bench: the kernel to measure, and the program
-prepare_bench()
+# prepare_program: which can say what it does not do before a kernel is built
+prepare_program()
 {
 	BENCH=1
 	ARCH=x86_64
 	prepare_sources
-	need_kernel "$ARCH"
 	build_bench_program
+}
+
+# prepare_bench: the program, and the kernel to measure
+prepare_bench()
+{
+	prepare_program
+	need_kernel "$ARCH"
 }
 
 build_bench_program()

@@ -138,12 +138,13 @@ static void print_help(void)
 "                       time for all writes over 'written', of all repetitions\n"
 "  overhead_median, _min, _max\n"
 "                       the same without copying: copy_ns is taken off for each\n"
-"                       page copied\n"
+"                       page copied; null where several CPUs write at once\n"
 "  p50, p90, p99, p999, max\n"
 "                       how long one write takes, in a pass of its own\n"
 "  tlb_flushes, tlb_shootdowns\n"
-"                       nr_tlb_* of /proc/vmstat: flushes on this CPU, and\n"
-"                       requests to others\n"
+"                       nr_tlb_* of /proc/vmstat, of the whole system: entries\n"
+"                       flushed by the CPU that asks for it, whole flushes as one;\n"
+"                       and requests to other CPUs, each for a range\n"
 "  rss_kb, private_kb   at the end: of the process; the memory's private part\n"
 "  copy_ns, copy_from   what copying one page takes: by the 'kernel', as it counts\n"
 "                       it itself (its clock included) in a case of its own, seq:off\n"
@@ -452,6 +453,11 @@ int bench_cpu(unsigned int i)
 	return 0;
 }
 
+void bench_unpin(void)
+{
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+}
+
 bool bench_tweak(const char *path, const char *value)
 {
 	return cow_tweak(&undo->undo, path, value);
@@ -567,6 +573,8 @@ static int count(struct bench_result *res)
 		note_why(res);
 		return ret;
 	}
+	res->parallel = CPU_COUNT(&cpus) > 1 &&
+			(res->workload->writers > 1 || res->workload->parallel);
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
 	res->counts = rep->counts;

@@ -172,6 +172,7 @@ struct bench_workload {
 	bool blocks;		/* a writer's pages follow each other */
 	bool gone;		/* the child has ended before the first write */
 	bool count_children;	/* faults of children count as well */
+	bool parallel;		/* has threads of its own */
 	unsigned int part;	/* 1/part of the pages are there at first */
 	unsigned int folio_kb;	/* folios: kB, BENCH_PMD, 0 the configuration's */
 	unsigned int memcg_percent;	/* of the need, for bench_memcg() */
@@ -190,6 +191,8 @@ enum {
 
 /* The CPU for the i-th writer */
 int bench_cpu(unsigned int i);
+/* Threads and children of this process may run on all CPUs. */
+void bench_unpin(void);
 /* As cow_tweak(), undone at the end of the program */
 bool bench_tweak(const char *path, const char *value);
 /* Options of the snapshot */
@@ -290,6 +293,7 @@ struct bench_result {
 	size_t pages;
 	const char *mode;
 	char why[192];		/* not run, because ... */
+	bool parallel;		/* several writers at the same time */
 	unsigned int repeats;
 	double per_page[BENCH_MAX_REPEAT];
 	__u64 written;

@@ -340,6 +340,7 @@ int bench_snapshot_around(struct bench_rep *rep,
 	int ret;
 
 	(void)body;
+	bench_unpin();
 	if (!snap)
 		snap = bench_alloc(sizeof(*snap));
 	copies = bench_alloc(copies_len);

@@ -57,6 +57,9 @@ static bool overhead(const struct bench_result *res, double per_page,
 
 	if (res->config->kind == BENCH_MEMCPY)
 		return false;
+	/* Copies at the same time are no time to take off. */
+	if (res->parallel)
+		return false;
 	if (c->copied == BENCH_UNKNOWN || c->copied_ahead == BENCH_UNKNOWN)
 		return false;
 	if (copies && !res->copy_ns)

@@ -352,7 +352,7 @@ const struct bench_workload bench_workloads[] = {
 	}, {
 		.name = "snapshot",
 		.what = "threads write all words of an array that a child copies and unmaps",
-		.around = bench_snapshot_around,
+		.around = bench_snapshot_around, .parallel = true,
 		.unfit = 1 << BENCH_MEMCPY,
 	}, {
 		.name = "thp",
