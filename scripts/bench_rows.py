@@ -401,6 +401,46 @@ def show_verdicts(verdicts, tables):
 
 
 #
+# markdown
+#
+
+# What the README shows of a recorded pass
+README_CONFIGS = {"off": "off", "fixed-1": "1 ahead", "fixed-15": "15 ahead",
+                  "adaptive": "adaptive", "populate-write": "MADV_POPULATE_WRITE"}
+README_WORKLOADS = {
+    "seq": "sequential", "random": "random, every page once", "reverse": "backward",
+    "stride-4": "every 4th page", "stride-16": "every 16th page",
+    "sparse-5": "5 % of the pages, at random", "single": "a lone write",
+    "child-gone": "child has exited", "multi-child-16": "16 children",
+}
+# With what is left without the copies, in brackets
+README_OVERHEAD = ("seq", "random")
+
+
+def markdown(args):
+    table = {(row["workload"], row["config"]): row for row in measured(read_rows(args.file))}
+    have = [config for config in README_CONFIGS if any(key[1] == config for key in table)]
+    print("| | " + " | ".join(README_CONFIGS[config] for config in have) + " |")
+    print("|---" * (len(have) + 1) + "|")
+    for workload, text in README_WORKLOADS.items():
+        cells = []
+        for config in have:
+            row = table.get((workload, config))
+            if row is None:
+                raise BadInput(f"{args.file}: no row {workload} {config}")
+            cell = whole(row["per_page_median"])
+            if len(cell) > 4:
+                cell = f"{cell[:-3]} {cell[-3:]}"
+            if workload in README_OVERHEAD and row["overhead_median"] is not None:
+                cell += f" ({row['overhead_median']:.0f})"
+            # fills all of the memory for one write
+            lone = workload == "single" and config == "populate-write"
+            cells.append("\u2013" if lone else cell)
+        print(f"| {text} | " + " | ".join(cells) + " |")
+    return 0
+
+
+#
 # repeat
 #
 
@@ -443,6 +483,9 @@ def main():
     command = commands.add_parser("results", help="a line for each row, for the harness")
     command.add_argument("file")
     command.set_defaults(run=results)
+    command = commands.add_parser("markdown", help="the README's table of recorded rows")
+    command.add_argument("file")
+    command.set_defaults(run=markdown)
     command = commands.add_parser("compare", help="a verdict for each row")
     command.add_argument("--tolerance", type=per_cent)
     command.add_argument("old")

@@ -129,6 +129,7 @@ struct bench_rep {
 	pthread_barrier_t barrier;
 
 	/* of the present fork */
+	bool at_hand;		/* pages to copy to, in the CPU's lists */
 	__u64 *pfn;		/* frames after the fork */
 	__u64 *pfn_now;
 	unsigned char *written;

@@ -188,13 +188,13 @@ static void free_pages(size_t pages)
 	cow_unmap(p, pages * ps);
 }
 
-static void have_pages(const struct bench_rep *rep, size_t writes)
+static void have_pages(const struct bench_rep *rep)
 {
 	size_t pages = rep->plan->pages;
+	size_t most = rep->plan->nr * (BENCH_MAX_BOUND + 1);
 
-	if (rep->config->kind != BENCH_POPULATE &&
-	    pages > writes * (BENCH_MAX_BOUND + 1))
-		pages = writes * (BENCH_MAX_BOUND + 1);
+	if (rep->config->kind != BENCH_POPULATE && pages > most)
+		pages = most;
 	free_pages(pages);
 	/*
 	 * After so many, two larger ones in a row (slabs, say) would empty the
@@ -207,13 +207,14 @@ static void have_pages(const struct bench_rep *rep, size_t writes)
  * Pages at hand, the batches on their way to the LRU empty, a whole period of the
  * timer ahead: what is measured does not depend on what was before.
  */
-static void begin_evenly(const struct bench_rep *rep, size_t writes)
+static void begin_evenly(struct bench_rep *rep)
 {
 	if (rep->pass == BENCH_COUNTING)
 		return;
-	/* A cgroup's limit leaves no room for that. */
-	if (!rep->workload->memcg_percent && bench_forks(rep))
-		have_pages(rep, writes);
+	/* Once after each fork. A cgroup's limit leaves no room for that. */
+	if (!rep->workload->memcg_percent && bench_forks(rep) && !rep->at_hand)
+		have_pages(rep);
+	rep->at_hand = true;
 	cow_drain_lru();
 	bench_await_tick();
 }
@@ -224,7 +225,7 @@ static void write_alone(struct bench_rep *rep)
 
 	bench_rehearse(w);
 	bench_count_begin(rep);
-	begin_evenly(rep, w->nr);
+	begin_evenly(rep);
 	bench_loop(w);
 	bench_count_end(rep, false);
 }
@@ -262,7 +263,7 @@ static int write_by_threads(struct bench_rep *rep, unsigned int nr)
 	}
 	pthread_barrier_wait(&rep->barrier);
 	bench_count_begin(rep);
-	begin_evenly(rep, rep->plan->nr);
+	begin_evenly(rep);
 	pthread_barrier_wait(&rep->barrier);
 	pthread_barrier_wait(&rep->barrier);
 	bench_count_end(rep, false);
@@ -350,7 +351,7 @@ int bench_populate(struct bench_rep *rep, size_t pages)
 	bench_now();
 	cow_minflt();
 	bench_count_begin(rep);
-	begin_evenly(rep, pages);
+	begin_evenly(rep);
 	faults = cow_minflt();
 	start = bench_now();
 	if (mark)
@@ -433,6 +434,7 @@ int bench_share(struct bench_rep *rep)
 			return bench_fail(rep, "a child does not sleep");
 	}
 	rep->gen++;
+	rep->at_hand = false;
 	bench_look_at_frames(rep);
 	return BENCH_OK;
 }
