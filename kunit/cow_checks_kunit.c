@@ -661,10 +661,12 @@ static void page_is_anon(struct kunit *test)
 static void page_is_shared(struct kunit *test)
 {
 	const struct page_case *c = test->param_value;
+	struct page *page;
 
 	if (!c->needs || !c->anon)
 		kunit_skip(test, "not in this configuration, or never asked");
-	KUNIT_EXPECT_EQ(test, cow_precopy_page_is_shared(test_page_for(test, c)),
+	page = test_page_for(test, c);
+	KUNIT_EXPECT_EQ(test, cow_precopy_page_is_shared(page_folio(page), page),
 			c->shared);
 }
 

@@ -24,17 +24,23 @@
 #include <asm/tlbflush.h>
 
 #include "../cow.h"
+#include "../cow_policy.h"
 #include "../internal.h"
 #include "../vma.h"
 
-/* Pages of the region: the fault, the largest window, and more on both sides. */
-#define NR_PAGES	24
+/*
+ * Pages of the region: the fault, the largest window, and more on both sides;
+ * for most tests it is also the block that a window may be chosen from.
+ */
+#define NR_PAGES	COW_BLOCK
 /* Where most tests write. */
 #define FAULT		4
 /* Page number of what most tests look at. */
 #define FIRST		64
 
 #define ALL_PAGES	GENMASK(NR_PAGES - 1, 0)
+/* The window of tests that need one, of whatever size. */
+#define WINDOW		15
 /* The pages that a fault at FAULT replaces if it copies @n pages ahead. */
 #define COPIED(n)	GENMASK(FAULT + (n), FAULT)
 
@@ -566,6 +572,13 @@ static struct folio *alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 	return page_folio(page);
 }
 
+/* Each page is asked for alone, so that the tests see for which. */
+static unsigned int no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
+				 struct page **pages)
+{
+	return 0;
+}
+
 static struct folio *no_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
@@ -574,7 +587,7 @@ static struct folio *no_alloc_stub(struct vm_area_struct *vma, unsigned long add
 	return NULL;
 }
 
-static int no_charge_stub(struct folio *folio, struct mm_struct *mm)
+static int no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 
@@ -676,7 +689,7 @@ static int cow_precopy_test_init(struct kunit *test)
 
 	f->parent.mm = current->mm;
 	look_at(test, FIRST);
-	set_window(COW_PRECOPY_MAX_PAGES);
+	set_window(WINDOW);
 	static_branch_enable(&cow_precopy_key);
 	return 0;
 }
@@ -711,6 +724,9 @@ static const struct size_case size_cases[] = {
 	{ "8 pages", 8 },
 	{ "14 pages", 14 },
 	{ "15 pages", 15 },
+	{ "16 pages", 16 },
+	{ "30 pages", 30 },
+	{ "31 pages, the largest", COW_PRECOPY_MAX_PAGES },
 };
 
 KUNIT_ARRAY_PARAM_DESC(size, size_cases, desc);
@@ -778,11 +794,12 @@ struct bound_case {
 /* The fault is @before pages before the last one in front of the boundary. */
 static const struct bound_case bound_cases[] = {
 	{ "from the last page", 0, 1, 0, 1 },
-	{ "from the last page, largest window", 0, 15, 0, 1 },
+	{ "from the last page, largest window", 0, COW_PRECOPY_MAX_PAGES, 0, 1 },
 	{ "onto the last page", 1, 1, 1, 0 },
 	{ "one past the last page", 1, 2, 1, 1 },
 	{ "up to the last page", 7, 7, 7, 0 },
-	{ "over the last page, largest window", 7, 15, 7, 1 },
+	{ "over the last page", 7, 15, 7, 1 },
+	{ "over the last page, largest window", 7, COW_PRECOPY_MAX_PAGES, 7, 1 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
@@ -1337,6 +1354,7 @@ static void start_race(struct kunit *test, void (*race)(struct kunit *test))
 	struct fixture *f = test->priv;
 
 	f->race = race;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_stub);
 	kunit_activate_static_stub(test, cow_precopy_unlocked, race_stub);
 }
@@ -1448,8 +1466,8 @@ static void race_with_child(struct kunit *test)
 }
 
 /*
- * Memory is short: the fault is solved, nothing is copied ahead, and no more
- * than one page is asked for.
+ * Memory is short: the fault is solved, nothing is copied ahead, and nothing is
+ * asked for again.
  */
 
 static void allocation_fails(struct kunit *test)
@@ -1457,6 +1475,7 @@ static void allocation_fails(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, no_alloc_stub);
 	write_fault(test, FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_copies, 1);
@@ -1469,11 +1488,12 @@ static void charge_fails(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_stub);
 	kunit_activate_static_stub(test, cow_precopy_charge, no_charge_stub);
 	write_fault(test, FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
-	expect_copies(test, 1, 0);
+	expect_copies(test, WINDOW, 0);
 	expect_region(test, COPIED(0));
 	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
 }
@@ -1489,6 +1509,7 @@ static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long 
 static void allocation_fails_later(struct kunit *test)
 {
 	share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_twice_stub);
 	write_fault(test, FAULT);
 	expect_copies(test, 2, 2);

@@ -533,10 +533,10 @@ static void counts_for_others(struct kunit *test)
 {
 	struct mm_struct *mm = new_mm(test), *other = new_mm(test);
 
-	cow_count_item(mm, COW_ITEM_PRECOPIED);
-	cow_count_item(mm, COW_ITEM_PRECOPIED);
-	cow_count_item(other, COW_ITEM_REUSE_AHEAD);
-	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_PRECOPIED], 2);
+	cow_count_items(mm, COW_ITEM_PRECOPIED, 1);
+	cow_count_items(mm, COW_ITEM_PRECOPIED, 2);
+	cow_count_items(other, COW_ITEM_REUSE_AHEAD, 1);
+	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_PRECOPIED], 3);
 	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_REUSE_AHEAD], 0);
 	KUNIT_EXPECT_EQ(test, other->cow_counts.counts.items[COW_ITEM_REUSE_AHEAD], 1);
 	KUNIT_EXPECT_EQ(test, current->cow_counts.items[COW_ITEM_PRECOPIED], 0);

@@ -1,0 +1,1318 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * KUnit tests for the choice of the pages that a copy-on-write fault copies
+ * ahead: each rule and each boundary as a table of what was found and what is
+ * taken, and what the choice promises as a property of whatever a program does,
+ * by a simulated page table that is written to in thousands of ways.
+ */
+#include <kunit/test.h>
+#include <linux/bitops.h>
+#include <linux/bits.h>
+#include <linux/log2.h>
+#include <linux/math.h>
+#include <linux/minmax.h>
+#include <linux/pgtable.h>
+#include <linux/prandom.h>
+#include <linux/string.h>
+
+#include "../cow.h"
+#include "../cow_policy.h"
+
+#define BITS(first, last)	GENMASK_ULL(last, first)
+
+/* Two of three pages from 0 to @last: never a run of more than two. */
+#define PAIRS(last)		(0xb6db6db6db6db6dbULL & BITS(0, last))
+#define PAIRS_18		PAIRS(25)
+#define PAIRS_19		PAIRS(27)
+#define PAIRS_20		PAIRS(28)
+#define PAIRS_30		PAIRS(43)
+/* Every second page. */
+#define EVEN_PAGES		0x5555555555555555ULL
+
+/**
+ * struct policy_case - evidence, and what is to be taken
+ * @desc: in words
+ * @pos: place of the fault in the block
+ * @before: length of the run below; in the block it is written and demanded
+ * @after: the same above
+ * @demand: other pages that were written to in a fault
+ * @used: other pages that are written, but not demanded
+ * @unused: copied ahead, and not written to since
+ * @outside: pages of the block that were not looked at
+ * @max: bound of the window; 0 for the default
+ * @reuse: pages are made writable, not copied
+ * @no_hw_dirty: hardware does not note writes
+ * @sequential: MADV_SEQUENTIAL
+ * @want: the pages
+ */
+struct policy_case {
+	const char *desc;
+	unsigned int pos;
+	unsigned int before;
+	unsigned int after;
+	u64 demand;
+	u64 used;
+	u64 unused;
+	u64 outside;
+	unsigned int max;
+	bool reuse;
+	bool no_hw_dirty;
+	bool sequential;
+	u64 want;
+};
+
+/* The pages of a run next to @pos that are in the block. */
+static u64 run_in_block(unsigned int pos, unsigned int before, unsigned int after)
+{
+	u64 run = 0;
+
+	if (before && pos)
+		run |= BITS(pos - min(before, pos), pos - 1);
+	if (after && pos < COW_BLOCK - 1)
+		run |= BITS(pos + 1, min(pos + after, COW_BLOCK - 1U));
+	return run;
+}
+
+static struct cow_evidence policy_evidence(const struct policy_case *c)
+{
+	u64 run = run_in_block(c->pos, c->before, c->after);
+
+	return (struct cow_evidence) {
+		.valid = ~c->outside,
+		.written = run | c->demand | c->used,
+		.demand = run | c->demand,
+		.unused = c->unused,
+		.pos = c->pos,
+		.before = c->before,
+		.after = c->after,
+		.max = c->max ?: COW_PRECOPY_MAX_DEFAULT,
+		.reuse = c->reuse,
+		.hw_dirty = !c->no_hw_dirty,
+		.sequential = c->sequential,
+	};
+}
+
+static void expect_policy(struct kunit *test, const struct policy_case *c)
+{
+	struct cow_evidence e = policy_evidence(c);
+	u64 take = cow_policy(&e);
+
+	KUNIT_EXPECT_EQ_MSG(test, take, c->want, "took %#llx, not %#llx", take, c->want);
+}
+
+/*
+ * Rules 1, 2, 3 and 6: by the length of the run, in both directions
+ */
+
+struct run_case {
+	const char *desc;
+	unsigned int run;
+	unsigned int max;
+	unsigned int want;
+	unsigned int reuse;
+};
+
+/* @want pages to copy, @reuse to make writable. */
+static const struct run_case run_cases[] = {
+	{ "no page", 0, 15, 0, 0 },
+	{ "1 page", 1, 15, 0, 0 },
+	{ "2 pages", 2, 15, 1, 1 },
+	{ "3 pages", 3, 15, 1, 1 },
+	{ "4 pages", 4, 15, 1, 2 },
+	{ "5 pages", 5, 15, 1, 2 },
+	{ "15 pages", 15, 15, 1, 7 },
+	{ "16 pages", 16, 15, 2, 8 },
+	{ "17 pages", 17, 15, 2, 8 },
+	{ "23 pages", 23, 15, 2, 11 },
+	{ "24 pages", 24, 15, 3, 12 },
+	{ "29 pages", 29, 15, 3, 14 },
+	{ "30 pages", 30, 15, 3, 15 },
+	{ "32 pages", 32, 15, 4, 15 },
+	{ "119 pages", 119, 15, 14, 15 },
+	{ "120 pages", 120, 15, 15, 15 },
+	{ "121 pages", 121, 15, 15, 15 },
+	{ "longer than any", UINT_MAX, 15, 15, 15 },
+	{ "no page, at most 1", 0, 1, 0, 0 },
+	{ "1 page, at most 1", 1, 1, 0, 0 },
+	{ "2 pages, at most 1", 2, 1, 1, 1 },
+	{ "120 pages, at most 1", 120, 1, 1, 1 },
+	{ "2 pages, at most 2", 2, 2, 1, 1 },
+	{ "16 pages, at most 2", 16, 2, 2, 2 },
+	{ "15 pages, at most 3", 15, 3, 1, 3 },
+	{ "23 pages, at most 3", 23, 3, 2, 3 },
+	{ "24 pages, at most 3", 24, 3, 3, 3 },
+	{ "120 pages, at most 3", 120, 3, 3, 3 },
+	{ "47 pages, at most 5", 47, 5, 5, 5 },
+	{ "55 pages, at most 7", 55, 7, 6, 7 },
+	{ "56 pages, at most 7", 56, 7, 7, 7 },
+	{ "120 pages, at most 7", 120, 7, 7, 7 },
+	{ "120 pages, at most 31", 120, 31, 15, 31 },
+	{ "61 pages, at most 31", 61, 31, 7, 30 },
+	{ "247 pages, at most 31", 247, 31, 30, 31 },
+	{ "248 pages, at most 31", 248, 31, 31, 31 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(run, run_cases, desc);
+
+/*
+ * The fault is the first page of the aligned ones that its window is from, or
+ * the last one if the run is above it, so that nothing else limits the window.
+ */
+static struct policy_case run_to_policy(const struct run_case *c, bool forward)
+{
+	struct policy_case p = { .max = c->max };
+
+	if (forward) {
+		p.pos = COW_BLOCK / 2;
+		p.before = c->run;
+	} else {
+		p.pos = COW_BLOCK / 2 - 1;
+		p.after = c->run;
+	}
+	return p;
+}
+
+static u64 run_window(const struct policy_case *p, unsigned int nr)
+{
+	if (!nr)
+		return 0;
+	/* No run is below and above. */
+	return p->pos == COW_BLOCK / 2 ? BITS(p->pos + 1, p->pos + nr) :
+					 BITS(p->pos - nr, p->pos - 1);
+}
+
+static void test_run(struct kunit *test, bool reuse, bool no_hw_dirty)
+{
+	const struct run_case *c = test->param_value;
+	unsigned int want = reuse ? c->reuse : c->want;
+	int forward;
+
+	/* Rule 6; what is made writable is not in vain for want of hardware. */
+	if (no_hw_dirty && !reuse)
+		want = min(want, 1U);
+	for (forward = 0; forward < 2; forward++) {
+		struct policy_case p = run_to_policy(c, forward);
+		struct cow_evidence e;
+		u64 take;
+
+		p.reuse = reuse;
+		p.no_hw_dirty = no_hw_dirty;
+		e = policy_evidence(&p);
+		take = cow_policy(&e);
+		KUNIT_EXPECT_EQ_MSG(test, take, run_window(&p, want),
+				    "%s: took %#llx, not %u pages",
+				    forward ? "forward" : "backward", take, want);
+	}
+}
+
+static void run_length(struct kunit *test)
+{
+	test_run(test, false, false);
+}
+
+static void run_length_no_hw_dirty(struct kunit *test)
+{
+	test_run(test, false, true);
+}
+
+static void run_length_reuse(struct kunit *test)
+{
+	test_run(test, true, false);
+}
+
+static void run_length_reuse_no_hw_dirty(struct kunit *test)
+{
+	test_run(test, true, true);
+}
+
+/*
+ * Rules 1, 2, 3 and 6: what ends the window
+ */
+
+static const struct policy_case window_cases[] = {
+	{ .desc = "nothing is known", .pos = 8 },
+	{ .desc = "nothing was looked at", .pos = 8, .outside = U64_MAX },
+	{ .desc = "everything is written", .pos = 8, .before = 120, .after = 120 },
+	{ .desc = "1 page on each side", .pos = 8, .before = 1, .after = 1 },
+	{ .desc = "2 pages behind a gap", .pos = 8, .demand = BITS(5, 6) },
+	{
+		.desc = "tie of short runs",
+		.pos = 8, .before = 2, .after = 2,
+	}, {
+		.desc = "tie of long runs",
+		.pos = 40, .before = 16, .after = 16,
+	}, {
+		.desc = "longer run below, a page above",
+		.pos = 8, .before = 5, .after = 1,
+	}, {
+		.desc = "longer run above, a page below",
+		.pos = 8, .before = 1, .after = 5,
+	}, {
+		.desc = "short run below, longer one above",
+		.pos = 32, .before = 2, .after = 24,
+	}, {
+		/* Runs are read beyond the block, and without a lock. */
+		.desc = "tie at the end of the block: forward",
+		.pos = 63, .before = 16, .after = 16,
+	}, {
+		.desc = "tie at the start of the block: forward",
+		.pos = 0, .before = 16, .after = 16,
+	}, {
+		.desc = "page 0 of the block, forward",
+		.pos = 0, .before = 120, .want = BITS(1, 15),
+	}, {
+		.desc = "page 0 of the block, backward",
+		.pos = 0, .after = 120,
+	}, {
+		.desc = "page 15, forward",
+		.pos = 15, .before = 120,
+	}, {
+		.desc = "page 15, backward",
+		.pos = 15, .after = 120, .want = BITS(0, 14),
+	}, {
+		.desc = "page 16, forward",
+		.pos = 16, .before = 120, .want = BITS(17, 31),
+	}, {
+		.desc = "page 16, backward",
+		.pos = 16, .after = 120,
+	}, {
+		.desc = "page 63, forward",
+		.pos = 63, .before = 120,
+	}, {
+		.desc = "page 63, backward",
+		.pos = 63, .after = 120, .want = BITS(48, 62),
+	}, {
+		.desc = "page 63, forward, short run",
+		.pos = 63, .before = 2,
+	}, {
+		.desc = "page 0, backward, short run",
+		.pos = 0, .after = 2,
+	}, {
+		.desc = "stops at the end of the aligned pages",
+		.pos = 24, .before = 120, .want = BITS(25, 31),
+	}, {
+		.desc = "stops at the start of the aligned pages",
+		.pos = 20, .after = 120, .want = BITS(16, 19),
+	}, {
+		.desc = "not even one page over the end",
+		.pos = 47, .before = 3,
+	}, {
+		.desc = "not even one page over the start",
+		.pos = 48, .after = 3,
+	}, {
+		.desc = "at most 1, even page, forward",
+		.pos = 32, .before = 120, .max = 1, .want = BIT_ULL(33),
+	}, {
+		.desc = "at most 1, odd page, forward",
+		.pos = 33, .before = 120, .max = 1,
+	}, {
+		.desc = "at most 1, odd page, backward",
+		.pos = 33, .after = 120, .max = 1, .want = BIT_ULL(32),
+	}, {
+		.desc = "at most 1, even page, backward",
+		.pos = 32, .after = 120, .max = 1,
+	}, {
+		.desc = "at most 3, aligned to 4",
+		.pos = 33, .before = 120, .max = 3, .want = BITS(34, 35),
+	}, {
+		.desc = "at most 5, aligned to 8",
+		.pos = 35, .before = 120, .max = 5, .want = BITS(36, 39),
+	}, {
+		.desc = "at most 7, aligned to 8",
+		.pos = 33, .before = 120, .max = 7, .want = BITS(34, 39),
+	}, {
+		.desc = "at most 16, aligned to 32",
+		.pos = 8, .before = 240, .max = 16, .want = BITS(9, 24),
+	}, {
+		.desc = "at most 31, aligned to 32",
+		.pos = 8, .before = 240, .max = 31, .want = BITS(9, 31),
+	}, {
+		.desc = "at most 31, aligned to 32, backward",
+		.pos = 55, .after = 240, .max = 31, .want = BITS(32, 54),
+	}, {
+		.desc = "stops at a written page",
+		.pos = 32, .before = 120, .demand = BIT_ULL(36),
+		.want = BITS(33, 35),
+	}, {
+		.desc = "stops at a written page, backward",
+		.pos = 47, .after = 120, .demand = BIT_ULL(40),
+		.want = BITS(41, 46),
+	}, {
+		.desc = "stops at a used page",
+		.pos = 32, .before = 120, .used = BIT_ULL(36),
+		.want = BITS(33, 35),
+	}, {
+		.desc = "next page is written",
+		.pos = 32, .before = 120, .after = 1, .demand = BIT_ULL(33),
+	}, {
+		.desc = "stops where the VMA ends",
+		.pos = 32, .before = 120, .outside = BITS(40, 63),
+		.want = BITS(33, 39),
+	}, {
+		.desc = "stops where the VMA starts",
+		.pos = 47, .after = 120, .outside = BITS(0, 39),
+		.want = BITS(40, 46),
+	}, {
+		.desc = "last page of the VMA",
+		.pos = 32, .before = 120, .outside = BITS(33, 63),
+	}, {
+		.desc = "long run, next page unused",
+		.pos = 32, .before = 120, .unused = BIT_ULL(33),
+	}, {
+		.desc = "long run, last aligned page unused",
+		.pos = 32, .before = 120, .unused = BIT_ULL(47),
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "long run, first aligned page unused",
+		.pos = 33, .before = 120, .unused = BIT_ULL(32),
+		.want = BIT_ULL(34),
+	}, {
+		.desc = "long run, unused page behind the aligned ones",
+		.pos = 32, .before = 120, .unused = BIT_ULL(48),
+		.want = BITS(33, 47),
+	}, {
+		.desc = "long run, unused page in front of the aligned ones",
+		.pos = 32, .before = 120, .unused = BIT_ULL(31),
+		.want = BITS(33, 47),
+	}, {
+		.desc = "at most 7, unused page behind the aligned ones",
+		.pos = 32, .before = 120, .unused = BIT_ULL(40), .max = 7,
+		.want = BITS(33, 39),
+	}, {
+		.desc = "at most 31, unused page in the aligned ones",
+		.pos = 32, .before = 248, .unused = BIT_ULL(63), .max = 31,
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "short run, unused page behind the next",
+		.pos = 32, .before = 5, .unused = BIT_ULL(34),
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "short run, next page unused",
+		.pos = 32, .before = 5, .unused = BIT_ULL(33),
+	}, {
+		.desc = "reuse: unused pages do not matter before the window",
+		.pos = 40, .before = 120, .unused = BIT_ULL(33), .reuse = true,
+		.want = BITS(41, 47),
+	}, {
+		.desc = "reuse: stops at a page that is writable",
+		.pos = 32, .before = 120, .unused = BIT_ULL(36), .reuse = true,
+		.want = BITS(33, 35),
+	}, {
+		.desc = "reuse: next to nothing",
+		.pos = 32, .demand = BITS(34, 40), .reuse = true,
+	}, {
+		.desc = "its own bits say nothing",
+		.pos = 32, .demand = BIT_ULL(32), .used = BIT_ULL(32),
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(window, window_cases, desc);
+
+static void window(struct kunit *test)
+{
+	expect_policy(test, test->param_value);
+}
+
+/*
+ * Rule 5
+ */
+
+static const struct policy_case sequential_cases[] = {
+	{ .desc = "from the start", .pos = 0, .want = BITS(1, 15) },
+	{ .desc = "from the middle", .pos = 8, .want = BITS(9, 15) },
+	{ .desc = "from the last but one", .pos = 14, .want = BIT_ULL(15) },
+	{ .desc = "from the last", .pos = 15 },
+	{ .desc = "last of the block", .pos = 63 },
+	{ .desc = "at most 1", .pos = 0, .max = 1, .want = BIT_ULL(1) },
+	{ .desc = "at most 1, odd page", .pos = 1, .max = 1 },
+	{ .desc = "at most 3", .pos = 0, .max = 3, .want = BITS(1, 3) },
+	{ .desc = "at most 5", .pos = 0, .max = 5, .want = BITS(1, 5) },
+	{ .desc = "at most 31", .pos = 0, .max = 31, .want = BITS(1, 31) },
+	{ .desc = "no hardware", .pos = 0, .no_hw_dirty = true, .want = BITS(1, 15) },
+	{ .desc = "reuse", .pos = 0, .reuse = true, .want = BITS(1, 15) },
+	{
+		.desc = "the next page is written",
+		.pos = 4, .after = 3,
+	}, {
+		.desc = "never backward",
+		.pos = 15, .after = 120,
+	}, {
+		.desc = "all, next to a short run",
+		.pos = 4, .before = 4, .want = BITS(5, 15),
+	}, {
+		.desc = "stops at a written page",
+		.pos = 0, .demand = BIT_ULL(5), .want = BITS(1, 4),
+	}, {
+		.desc = "stops at an unused page",
+		.pos = 0, .unused = BIT_ULL(5), .want = BITS(1, 4),
+	}, {
+		.desc = "unused page behind the fault",
+		.pos = 8, .unused = BIT_ULL(5), .want = BITS(9, 15),
+	}, {
+		.desc = "stops where the VMA ends",
+		.pos = 0, .outside = BITS(3, 63), .want = BITS(1, 2),
+	}, {
+		.desc = "no more for what else was written",
+		.pos = 55, .demand = PAIRS_30, .want = BITS(56, 63),
+	}, {
+		.desc = "nothing for what else was written",
+		.pos = 63, .demand = PAIRS_30,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(sequential, sequential_cases, desc);
+
+static void sequential(struct kunit *test)
+{
+	struct policy_case c = *(const struct policy_case *)test->param_value;
+
+	c.sequential = true;
+	expect_policy(test, &c);
+}
+
+/*
+ * Rule 4; the fault is one of the pages that are demanded
+ */
+
+static const struct policy_case dense_cases[] = {
+	{
+		.desc = "19 demanded",
+		.pos = 50, .demand = PAIRS_18,
+	}, {
+		.desc = "20 demanded: nearest first, above before below",
+		.pos = 50, .demand = PAIRS_19,
+		.want = BITS(43, 49) | BITS(51, 58),
+	}, {
+		.desc = "21 demanded",
+		.pos = 50, .demand = PAIRS_20,
+		.want = BITS(43, 49) | BITS(51, 58),
+	}, {
+		.desc = "20 demanded, at most 1",
+		.pos = 50, .demand = PAIRS_19, .max = 1, .want = BIT_ULL(51),
+	}, {
+		.desc = "20 demanded, at most 3",
+		.pos = 50, .demand = PAIRS_19, .max = 3,
+		.want = BIT_ULL(49) | BITS(51, 52),
+	}, {
+		.desc = "20 demanded, at most 4",
+		.pos = 50, .demand = PAIRS_19, .max = 4,
+		.want = BITS(48, 49) | BITS(51, 52),
+	}, {
+		.desc = "20 demanded, at most 31: as many as are demanded",
+		.pos = 50, .demand = PAIRS_19, .max = 31,
+		.want = BITS(40, 49) | BITS(51, 60),
+	}, {
+		.desc = "21 demanded, at most 31",
+		.pos = 50, .demand = PAIRS_20, .max = 31,
+		.want = BITS(40, 49) | BITS(51, 61),
+	}, {
+		.desc = "last page of the block: all are below",
+		.pos = 63, .demand = PAIRS_19, .want = BITS(48, 62),
+	}, {
+		.desc = "first page of the block: all are above",
+		.pos = 0, .demand = PAIRS_20 << 30, .max = 7, .want = BITS(1, 7),
+	}, {
+		.desc = "around what is written",
+		.pos = 26, .demand = PAIRS_20 & ~BITS(24, 28) | BITS(40, 43),
+		.max = 3, .want = BIT_ULL(25) | BITS(27, 28),
+	}, {
+		.desc = "the VMA ends behind the fault",
+		.pos = 50, .demand = PAIRS_19, .outside = BITS(51, 63), .max = 3,
+		.want = BITS(47, 49),
+	}, {
+		.desc = "the VMA ends: fewer pages than asked for",
+		.pos = 32, .demand = PAIRS_19, .outside = BITS(34, 63),
+		.want = BIT_ULL(26) | BITS(28, 31) | BIT_ULL(33) |
+			BIT_ULL(2) | BIT_ULL(5) | BIT_ULL(8) | BIT_ULL(11) |
+			BIT_ULL(14) | BIT_ULL(17) | BIT_ULL(20) | BIT_ULL(23),
+	}, {
+		.desc = "as many unused as demanded",
+		.pos = 40, .demand = PAIRS_19, .unused = BITS(44, 63),
+	}, {
+		.desc = "more unused than demanded",
+		.pos = 40, .demand = PAIRS_19, .unused = BITS(42, 63),
+	}, {
+		.desc = "one unused less than demanded",
+		.pos = 40, .demand = PAIRS_19, .unused = BITS(45, 63),
+		.want = BIT_ULL(41),
+	}, {
+		.desc = "two unused less than demanded",
+		.pos = 40, .demand = PAIRS_19, .unused = BITS(46, 63),
+		.want = BIT_ULL(39) | BIT_ULL(41),
+	}, {
+		.desc = "not over an unused page twice",
+		.pos = 40, .demand = PAIRS_19, .unused = BIT_ULL(41), .max = 2,
+		.want = BIT_ULL(39) | BIT_ULL(42),
+	}, {
+		.desc = "used pages are not demanded ones",
+		.pos = 50, .demand = PAIRS_18, .used = PAIRS_30 & ~PAIRS_18,
+	}, {
+		.desc = "used pages beside 20 demanded",
+		.pos = 50, .demand = PAIRS_19, .used = BITS(48, 49), .max = 3,
+		.want = BITS(51, 53),
+	}, {
+		.desc = "no two side by side",
+		.pos = 62, .demand = EVEN_PAGES,
+	}, {
+		.desc = "the fault is the second of two",
+		.pos = 63, .demand = EVEN_PAGES, .before = 1, .max = 2,
+		.want = BIT_ULL(61) | BIT_ULL(59),
+	}, {
+		.desc = "first and last page are not side by side",
+		.pos = 32, .demand = (EVEN_PAGES & BITS(0, 61)) | BIT_ULL(63),
+	}, {
+		.desc = "a used page makes two",
+		.pos = 62, .demand = EVEN_PAGES, .used = BIT_ULL(1), .max = 1,
+		.want = BIT_ULL(63),
+	}, {
+		.desc = "a run of 16 does not count",
+		.pos = 50, .demand = BITS(0, 15) | (PAIRS(25) & BITS(17, 25)) |
+			BITS(28, 32) | BITS(34, 38),
+	}, {
+		.desc = "a run of 15 counts",
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 20), .max = 1,
+		.want = BIT_ULL(51),
+	}, {
+		.desc = "a run of 15 and 3 more, with the fault 19",
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 19),
+	}, {
+		.desc = "20 beside a run of 16",
+		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 39),
+		.max = 1, .want = BIT_ULL(57),
+	}, {
+		.desc = "19 beside a run of 16",
+		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 38),
+	}, {
+		.desc = "a run that the fault makes one of 16",
+		.pos = 15, .demand = BITS(0, 14) | BITS(18, 22),
+		.before = 15, .outside = BIT_ULL(16), .max = 31,
+	}, {
+		.desc = "two runs that the fault joins to one of 16",
+		.pos = 8, .before = 8, .after = 7, .demand = BITS(18, 22),
+	}, {
+		.desc = "a run of 16 with used pages in it",
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 20),
+		.used = BIT_ULL(15),
+	}, {
+		.desc = "a run of 16 at the end of the block",
+		.pos = 30, .demand = BITS(48, 63) | BITS(0, 2) | BITS(4, 18),
+		.want = 0,
+	}, {
+		.desc = "64 pages in runs",
+		.pos = 63, .before = 63,
+	}, {
+		.desc = "with one page of rule 2",
+		.pos = 48, .demand = PAIRS_18, .before = 2, .max = 3,
+		.want = BITS(49, 51),
+	}, {
+		.desc = "rule 2 is all that a bound of 1 allows",
+		.pos = 48, .demand = PAIRS_18, .before = 2, .max = 1,
+		.want = BIT_ULL(49),
+	}, {
+		.desc = "the page of rule 2 is one of those unused",
+		.pos = 32, .demand = PAIRS_18, .before = 2, .unused = BITS(44, 63),
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "one more than the page of rule 2",
+		.pos = 32, .demand = PAIRS_18, .before = 2, .unused = BITS(45, 63),
+		.want = BIT_ULL(33) | BIT_ULL(34),
+	}, {
+		.desc = "not with more than a page of rule 3",
+		.pos = 16, .before = 16, .demand = BITS(20, 29) | BITS(40, 52),
+		.want = BITS(17, 18),
+	}, {
+		.desc = "hardware does not note writes",
+		.pos = 50, .demand = PAIRS_30, .no_hw_dirty = true,
+	}, {
+		.desc = "rule 2 where hardware does not note writes",
+		.pos = 50, .demand = PAIRS_30, .before = 2, .no_hw_dirty = true,
+		.want = BIT_ULL(51),
+	}, {
+		.desc = "all but the fault is written",
+		.pos = 20, .demand = ~BIT_ULL(20),
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(dense, dense_cases, desc);
+
+static void dense(struct kunit *test)
+{
+	expect_policy(test, test->param_value);
+}
+
+/*
+ * Whatever the evidence is, even what no page table can say
+ */
+
+static u64 random_map(struct rnd_state *rnd)
+{
+	u64 map = (u64)prandom_u32_state(rnd) << 32 | prandom_u32_state(rnd);
+
+	switch (prandom_u32_state(rnd) % 4) {
+	case 0:
+		return 0;
+	case 1:
+		return map & ((u64)prandom_u32_state(rnd) << 32 |
+			      prandom_u32_state(rnd));
+	case 2:
+		return map | ((u64)prandom_u32_state(rnd) << 32 |
+			      prandom_u32_state(rnd));
+	default:
+		return map;
+	}
+}
+
+/* No page that is not there, or not free, or the fault's; and not too many. */
+static bool is_sane(const struct cow_evidence *e, u64 take)
+{
+	u64 no = ~e->valid | e->written | e->unused | BIT_ULL(e->pos);
+
+	return !(take & no) && hweight64(take) <= e->max;
+}
+
+static void any_evidence(struct kunit *test)
+{
+	struct rnd_state rnd;
+	int i;
+
+	prandom_seed_state(&rnd, 1988);
+	for (i = 0; i < 100000; i++) {
+		struct cow_evidence e = {
+			.valid = ~random_map(&rnd),
+			.written = random_map(&rnd),
+			.unused = random_map(&rnd),
+			.pos = prandom_u32_state(&rnd) % COW_BLOCK,
+			.max = 1 + prandom_u32_state(&rnd) % COW_PRECOPY_MAX_PAGES,
+			.before = prandom_u32_state(&rnd) % 300,
+			.after = prandom_u32_state(&rnd) % 300,
+			.reuse = prandom_u32_state(&rnd) % 2,
+			.hw_dirty = prandom_u32_state(&rnd) % 4,
+			.sequential = !(prandom_u32_state(&rnd) % 8),
+		};
+		u64 take;
+
+		e.demand = e.written & random_map(&rnd);
+		take = cow_policy(&e);
+		if (is_sane(&e, take))
+			continue;
+		KUNIT_FAIL(test, "number %d: took %#llx of %#llx at %u, at most %u",
+			   i, take, e.valid & ~(e.written | e.unused), e.pos, e.max);
+		return;
+	}
+}
+
+/*
+ * The simulation: an address space of shared pages that a program writes to
+ */
+
+#define SIM_PAGES	4096
+/* The property tests write to fewer, to fill them more than once. */
+#define SIM_REGION	1024
+
+enum sim_state {
+	SIM_SHARED,
+	/* Copied by a fault. */
+	SIM_DEMANDED,
+	/* Copied ahead, and written to later. */
+	SIM_USED,
+	/* Copied ahead. */
+	SIM_UNUSED,
+};
+
+/**
+ * struct sim - the address space
+ * @test: the test
+ * @rnd: where all that is random comes from
+ * @what: what it is doing, for a message
+ * @number: of the sequence of writes
+ * @pages: size of the VMA
+ * @max: vm.cow_precopy_max
+ * @hw_dirty: hardware sets dirty bits
+ * @early: look at few PTEs first, as the fault does
+ * @faults: on demand
+ * @taken: pages copied ahead
+ * @unused: those of them that have not been written to
+ * @broken: something was wrong, and has been said
+ * @state: of each page
+ */
+struct sim {
+	struct kunit *test;
+	struct rnd_state rnd;
+	const char *what;
+	unsigned int number;
+	unsigned int pages;
+	unsigned int max;
+	bool hw_dirty;
+	bool early;
+	unsigned int faults;
+	unsigned int taken;
+	unsigned int unused;
+	bool broken;
+	u8 state[SIM_PAGES];
+};
+
+static struct sim *new_sim(struct kunit *test)
+{
+	struct sim *s = kunit_kzalloc(test, sizeof(*s), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, s);
+	s->test = test;
+	s->pages = SIM_PAGES;
+	s->max = COW_PRECOPY_MAX_DEFAULT;
+	s->hw_dirty = true;
+	s->early = true;
+	prandom_seed_state(&s->rnd, 1988);
+	return s;
+}
+
+static void sim_fork(struct sim *s)
+{
+	memset(s->state, SIM_SHARED, sizeof(s->state));
+	s->faults = 0;
+	s->taken = 0;
+	s->unused = 0;
+}
+
+static unsigned int sim_random(struct sim *s, unsigned int below)
+{
+	return prandom_u32_state(&s->rnd) % below;
+}
+
+static bool sim_private(const struct sim *s, unsigned int page)
+{
+	return page < s->pages && s->state[page] != SIM_SHARED;
+}
+
+static bool sim_written(const struct sim *s, unsigned int page)
+{
+	return sim_private(s, page) && (!s->hw_dirty || s->state[page] != SIM_UNUSED);
+}
+
+/* As cow_precopy_alone() */
+static bool sim_alone(const struct sim *s, unsigned int page)
+{
+	unsigned int index = page % PTRS_PER_PTE;
+
+	if (index == 0 || index == PTRS_PER_PTE - 1)
+		return false;
+	return !sim_private(s, page - 1) && !sim_private(s, page + 1) &&
+	       !sim_private(s, page ^ 5);
+}
+
+/* As cow_precopy_sparse() */
+static bool sim_sparse(const struct sim *s, unsigned int page)
+{
+	unsigned int index = page % PTRS_PER_PTE, distance, nr = 0;
+
+	if (index < 2 || index > PTRS_PER_PTE - 3)
+		return false;
+	if (sim_private(s, page - 1) && sim_private(s, page - 2))
+		return false;
+	if (sim_private(s, page + 1) && sim_private(s, page + 2))
+		return false;
+	for (distance = 1; distance < 16; distance += 2)
+		nr += sim_private(s, page ^ distance);
+	return nr < 3;
+}
+
+/* As cow_precopy_gather() */
+static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
+{
+	unsigned int limit = s->max * COW_RUN_SHARE, size = COW_BLOCK;
+	unsigned int first, last, i;
+
+	memset(e, 0, sizeof(*e));
+	e->hw_dirty = s->hw_dirty;
+	e->max = s->max;
+	e->pos = page % COW_BLOCK;
+	while (e->before < min(limit, page) && sim_written(s, page - 1 - e->before))
+		e->before++;
+	while (e->after < limit && sim_written(s, page + 1 + e->after))
+		e->after++;
+	if (max(e->before, e->after) >= COW_LONG_RUN)
+		size = roundup_pow_of_two(s->max + 1);
+	first = round_down(page, size);
+	last = min(first + size, s->pages) - 1;
+	e->valid = BITS(first % COW_BLOCK, last % COW_BLOCK);
+	for (i = first; i <= last; i++) {
+		u64 bit = BIT_ULL(i % COW_BLOCK);
+
+		e->written |= sim_written(s, i) ? bit : 0;
+		e->demand |= s->state[i] == SIM_DEMANDED ? bit : 0;
+		e->unused |= sim_private(s, i) && !sim_written(s, i) ? bit : 0;
+	}
+}
+
+/* What a fault at a shared page takes. */
+static u64 sim_choose(struct sim *s, unsigned int page)
+{
+	struct cow_evidence e;
+	u64 take;
+
+	if (s->early && (sim_alone(s, page) || sim_sparse(s, page)))
+		return 0;
+	sim_gather(s, page, &e);
+	take = cow_policy(&e);
+	if (!is_sane(&e, take) && !s->broken) {
+		s->broken = true;
+		KUNIT_FAIL(s->test, "%s %u: took %#llx at %u", s->what, s->number,
+			   take, page);
+	}
+	return take;
+}
+
+static void sim_fault(struct sim *s, unsigned int page)
+{
+	u64 take = sim_choose(s, page);
+
+	s->state[page] = SIM_DEMANDED;
+	s->faults++;
+	for (; take; take &= take - 1) {
+		s->state[round_down(page, COW_BLOCK) + __ffs64(take)] = SIM_UNUSED;
+		s->taken++;
+		s->unused++;
+	}
+	/* The bound. */
+	if (s->unused <= s->faults || s->broken)
+		return;
+	s->broken = true;
+	KUNIT_FAIL(s->test, "%s %u, page %u: %u unused pages after %u faults",
+		   s->what, s->number, page, s->unused, s->faults);
+}
+
+static void sim_write(struct sim *s, unsigned int page)
+{
+	switch (s->state[page]) {
+	case SIM_SHARED:
+		sim_fault(s, page);
+		break;
+	case SIM_UNUSED:
+		s->state[page] = SIM_USED;
+		s->unused--;
+		break;
+	}
+}
+
+/*
+ * Writes of mixed kinds
+ */
+
+static void write_one(struct sim *s)
+{
+	sim_write(s, sim_random(s, s->pages));
+}
+
+static unsigned int some_length(struct sim *s)
+{
+	return 1 + sim_random(s, 1 << sim_random(s, 9));
+}
+
+static void write_run(struct sim *s)
+{
+	unsigned int page = sim_random(s, s->pages), nr = some_length(s);
+
+	while (nr-- && page < s->pages)
+		sim_write(s, page++);
+}
+
+static void write_run_down(struct sim *s)
+{
+	unsigned int page = sim_random(s, s->pages), nr = some_length(s);
+
+	while (nr-- && page < s->pages)
+		sim_write(s, page--);
+}
+
+static void write_stride(struct sim *s)
+{
+	unsigned int page = sim_random(s, s->pages), nr = some_length(s);
+	unsigned int stride = 2 + sim_random(s, 7);
+
+	for (; nr-- && page < s->pages; page += stride)
+		sim_write(s, page);
+}
+
+/* Two of three, or of four. */
+static void write_pairs(struct sim *s)
+{
+	unsigned int page = sim_random(s, s->pages), nr = some_length(s);
+	unsigned int stride = 3 + sim_random(s, 2);
+
+	for (; nr-- && page + 1 < s->pages; page += stride) {
+		sim_write(s, page);
+		sim_write(s, page + 1);
+	}
+}
+
+/* The next page, from a random one on, of the state @state; or any page. */
+static unsigned int find_state(struct sim *s, enum sim_state state)
+{
+	unsigned int page = sim_random(s, s->pages), nr;
+
+	for (nr = 0; nr < s->pages && s->state[page] != state; nr++)
+		page = page + 1 < s->pages ? page + 1 : 0;
+	return page;
+}
+
+/* Only where nothing was copied ahead. */
+static void write_shared(struct sim *s)
+{
+	sim_write(s, find_state(s, SIM_SHARED));
+}
+
+/* What was copied ahead, which makes runs longer without a fault. */
+static void write_unused(struct sim *s)
+{
+	sim_write(s, find_state(s, SIM_UNUSED));
+}
+
+/* The next page to fault behind a run. */
+static void write_behind_run(struct sim *s)
+{
+	unsigned int page = find_state(s, SIM_DEMANDED);
+
+	while (page < s->pages && s->state[page] != SIM_SHARED)
+		page++;
+	if (page < s->pages)
+		sim_write(s, page);
+}
+
+static void write_before_run(struct sim *s)
+{
+	unsigned int page = find_state(s, SIM_DEMANDED);
+
+	while (page < s->pages && s->state[page] != SIM_SHARED)
+		page--;
+	if (page < s->pages)
+		sim_write(s, page);
+}
+
+/* Of a few pages, the one at which most would be copied in vain. */
+static void write_greedy(struct sim *s)
+{
+	unsigned int best = 0, most = 0, i;
+
+	for (i = 0; i < 8; i++) {
+		unsigned int page = find_state(s, SIM_SHARED), nr;
+
+		if (s->state[page] != SIM_SHARED)
+			return;
+		nr = hweight64(sim_choose(s, page));
+		if (nr >= most) {
+			most = nr;
+			best = page;
+		}
+	}
+	sim_write(s, best);
+}
+
+static void (* const sim_kinds[])(struct sim *s) = {
+	write_one, write_run, write_run_down, write_stride, write_pairs,
+	write_shared, write_unused, write_behind_run, write_before_run, write_greedy,
+};
+
+/* Some kinds often, some seldom, others never. */
+static void write_mixed(struct sim *s)
+{
+	unsigned int weight[ARRAY_SIZE(sim_kinds)], sum = 0, steps, i, n;
+
+	for (i = 0; i < ARRAY_SIZE(sim_kinds); i++) {
+		weight[i] = sim_random(s, 2) ? sim_random(s, 10) : 0;
+		sum += weight[i];
+	}
+	if (!sum)
+		return;
+	for (steps = 5 + sim_random(s, 200); steps; steps--) {
+		n = sim_random(s, sum);
+		for (i = 0; n >= weight[i]; i++)
+			n -= weight[i];
+		sim_kinds[i](s);
+	}
+}
+
+struct bound_case {
+	const char *desc;
+	unsigned int max;
+	bool early;
+	bool no_hw_dirty;
+	unsigned int sequences;
+};
+
+/* As faults are, and as if each of them looked at all that is around it. */
+static const struct bound_case bound_cases[] = {
+	{ "at most 15", 15, true, false, 1000 },
+	{ "at most 15, looking always", 15, false, false, 1000 },
+	{ "at most 15, no dirty bits", 15, true, true, 250 },
+	{ "at most 15, looking always, no dirty bits", 15, false, true, 250 },
+	{ "at most 1", 1, true, false, 250 },
+	{ "at most 2", 2, true, false, 250 },
+	{ "at most 3", 3, true, false, 250 },
+	{ "at most 7", 7, true, false, 250 },
+	{ "at most 12", 12, false, false, 250 },
+};
+
+/* Windows of more pages than the default. */
+static const struct bound_case large_cases[] = {
+	{ "at most 16", 16, true, false, 250 },
+	{ "at most 16, looking always", 16, false, false, 250 },
+	{ "at most 24, looking always", 24, false, false, 500 },
+	{ "at most 31", 31, true, false, 500 },
+	{ "at most 31, looking always", 31, false, false, 500 },
+	{ "at most 31, no dirty bits", 31, true, true, 250 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(large, large_cases, desc);
+
+static struct sim *bound_sim(struct kunit *test)
+{
+	const struct bound_case *c = test->param_value;
+	struct sim *s = new_sim(test);
+
+	s->max = c->max;
+	s->early = c->early;
+	s->hw_dirty = !c->no_hw_dirty;
+	return s;
+}
+
+/* At any time, as many unused pages as faults on demand at most. */
+static void bound_of_waste(struct kunit *test)
+{
+	const struct bound_case *c = test->param_value;
+	struct sim *s = bound_sim(test);
+
+	s->what = "sequence";
+	for (; s->number < c->sequences && !s->broken; s->number++) {
+		/* Not all VMAs end with a block. */
+		s->pages = SIM_REGION >> sim_random(s, 6);
+		s->pages -= sim_random(s, s->pages / 4);
+		sim_fork(s);
+		write_mixed(s);
+	}
+}
+
+/* A run of @nr pages from @from; then a fault beyond either end of it. */
+static void write_both_ends(struct sim *s, unsigned int from, unsigned int nr)
+{
+	unsigned int page;
+
+	for (page = from; page < from + nr; page++)
+		sim_write(s, page);
+	while (page < s->pages && s->state[page] != SIM_SHARED)
+		page++;
+	if (page < s->pages)
+		sim_write(s, page);
+	for (page = from; page < s->pages && s->state[page] != SIM_SHARED;)
+		page--;
+	if (page < s->pages)
+		sim_write(s, page);
+}
+
+/* The rest of a window beyond the one end, and one beyond the other. */
+static void bound_at_both_ends(struct kunit *test)
+{
+	struct sim *s = bound_sim(test);
+	unsigned int shift;
+
+	s->what = "run of";
+	s->pages = SIM_REGION;
+	for (s->number = 2; s->number < 400 && !s->broken; s->number++) {
+		for (shift = 0; shift < 32; shift += 1 + s->number / 50) {
+			sim_fork(s);
+			write_both_ends(s, SIM_REGION / 4 + shift, s->number);
+		}
+	}
+}
+
+static void bound_of_waste_large(struct kunit *test)
+{
+	bound_of_waste(test);
+}
+
+static void bound_at_both_ends_large(struct kunit *test)
+{
+	bound_at_both_ends(test);
+}
+
+/*
+ * What it is good for: faults, and pages taken, of well-known patterns
+ */
+
+/* In tenths of a percent, rounded up. */
+static unsigned int per_mille(unsigned int part, unsigned int whole)
+{
+	return DIV_ROUND_UP(part * 1000, whole);
+}
+
+static void forward(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "forward";
+	for (page = 0; page < SIM_PAGES; page++)
+		sim_write(s, page);
+	KUNIT_EXPECT_LE(test, per_mille(s->faults, SIM_PAGES), 80);
+	KUNIT_EXPECT_EQ(test, s->unused, 0);
+}
+
+static void backward(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "backward";
+	for (page = SIM_PAGES; page; page--)
+		sim_write(s, page - 1);
+	KUNIT_EXPECT_LE(test, per_mille(s->faults, SIM_PAGES), 80);
+	KUNIT_EXPECT_EQ(test, s->unused, 0);
+}
+
+/* Without dirty bits it is every second page. */
+static void forward_no_hw_dirty(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "forward";
+	s->hw_dirty = false;
+	for (page = 0; page < SIM_PAGES; page++)
+		sim_write(s, page);
+	KUNIT_EXPECT_LE(test, per_mille(s->faults, SIM_PAGES), 505);
+	KUNIT_EXPECT_EQ(test, s->unused, 0);
+}
+
+static u16 *random_order(struct kunit *test, struct sim *s)
+{
+	u16 *order = kunit_kmalloc_array(test, SIM_PAGES, sizeof(*order), GFP_KERNEL);
+	unsigned int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, order);
+	for (i = 0; i < SIM_PAGES; i++) {
+		unsigned int j = sim_random(s, i + 1);
+
+		order[i] = order[j];
+		order[j] = i;
+	}
+	return order;
+}
+
+/* Every page once, in random order. */
+static void permutation(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int i, round;
+	u16 *order;
+
+	s->what = "permutation";
+	for (round = 0; round < 4; round++) {
+		sim_fork(s);
+		order = random_order(test, s);
+		for (i = 0; i < SIM_PAGES; i++)
+			sim_write(s, order[i]);
+		KUNIT_EXPECT_LE(test, per_mille(s->faults, SIM_PAGES), 450);
+		KUNIT_EXPECT_EQ(test, s->unused, 0);
+	}
+}
+
+/* One page in 20, at random: next to nothing is taken. */
+static void sparse(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int i, round;
+	u16 *order;
+
+	s->what = "sparse";
+	for (round = 0; round < 4; round++) {
+		sim_fork(s);
+		order = random_order(test, s);
+		for (i = 0; i < SIM_PAGES / 20; i++)
+			sim_write(s, order[i]);
+		KUNIT_EXPECT_LE(test, per_mille(s->taken, s->faults), 30);
+	}
+}
+
+struct stride_case {
+	const char *desc;
+	unsigned int stride;
+};
+
+static const struct stride_case stride_cases[] = {
+	{ "2 pages", 2 },
+	{ "3 pages", 3 },
+	{ "4 pages", 4 },
+	{ "5 pages", 5 },
+	{ "16 pages", 16 },
+	{ "64 pages", 64 },
+	{ "511 pages", 511 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(stride, stride_cases, desc);
+
+/* Whether faults look first or not. */
+static void stride(struct kunit *test)
+{
+	const struct stride_case *c = test->param_value;
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "stride";
+	for (page = 0; page < SIM_PAGES; page += c->stride)
+		sim_write(s, page);
+	KUNIT_EXPECT_EQ(test, s->taken, 0);
+	sim_fork(s);
+	s->early = false;
+	for (page = 0; page < SIM_PAGES; page += c->stride)
+		sim_write(s, SIM_PAGES - 1 - page);
+	KUNIT_EXPECT_EQ(test, s->taken, 0);
+}
+
+/* One page, wherever it is. */
+static void single(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "single";
+	s->early = false;
+	for (page = 0; page < SIM_PAGES; page++) {
+		s->state[page] = SIM_SHARED;
+		sim_write(s, page);
+		s->state[page] = SIM_SHARED;
+	}
+	KUNIT_EXPECT_EQ(test, s->faults, SIM_PAGES);
+	KUNIT_EXPECT_EQ(test, s->taken, 0);
+}
+
+static struct kunit_case cow_policy_cases[] = {
+	KUNIT_CASE_PARAM(run_length, run_gen_params),
+	KUNIT_CASE_PARAM(run_length_no_hw_dirty, run_gen_params),
+	KUNIT_CASE_PARAM(run_length_reuse, run_gen_params),
+	KUNIT_CASE_PARAM(run_length_reuse_no_hw_dirty, run_gen_params),
+	KUNIT_CASE_PARAM(window, window_gen_params),
+	KUNIT_CASE_PARAM(sequential, sequential_gen_params),
+	KUNIT_CASE_PARAM(dense, dense_gen_params),
+	KUNIT_CASE(any_evidence),
+	KUNIT_CASE_PARAM(bound_of_waste, bound_gen_params),
+	KUNIT_CASE_PARAM(bound_at_both_ends, bound_gen_params),
+	KUNIT_CASE_PARAM(bound_of_waste_large, large_gen_params),
+	KUNIT_CASE_PARAM(bound_at_both_ends_large, large_gen_params),
+	KUNIT_CASE(forward),
+	KUNIT_CASE(backward),
+	KUNIT_CASE(forward_no_hw_dirty),
+	KUNIT_CASE(permutation),
+	KUNIT_CASE(sparse),
+	KUNIT_CASE_PARAM(stride, stride_gen_params),
+	KUNIT_CASE(single),
+	{}
+};
+
+static struct kunit_suite cow_policy_suite = {
+	.name = "cow_policy",
+	.test_cases = cow_policy_cases,
+};
+
+kunit_test_suite(cow_policy_suite);
+
+MODULE_DESCRIPTION("Tests for what copy-on-write faults copy ahead: the choice");
+MODULE_LICENSE("GPL");
