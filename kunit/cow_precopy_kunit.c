@@ -11,15 +11,18 @@
 #include <kunit/test.h>
 #include <linux/bitmap.h>
 #include <linux/highmem.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
 #include <linux/mmu_notifier.h>
+#include <linux/mmzone.h>
 #include <linux/pgtable.h>
 #include <linux/rmap.h>
 #include <linux/sched/mm.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
+#include <linux/vmstat.h>
 
 #include <asm/tlbflush.h>
 
@@ -81,6 +84,8 @@ struct counts {
 	unsigned long success;
 	unsigned long skips[NR_COW_SKIPS];
 	u64 mine[NR_COW_ITEMS];
+	long anon_mapped;
+	unsigned long pgreuse;
 };
 
 /**
@@ -93,11 +98,14 @@ struct counts {
  * @before: counters before the fault
  * @was_on: vm.cow_precopy before the test
  * @old_window: vm.cow_precopy_pages before the test
+ * @old_max: vm.cow_precopy_max before the test
+ * @clean: pages of the parent that are expected to be copied, but clean
  * @race: what happens to the region while the page table is not locked
  * @raced: @race was called
  * @copies: what was allocated to copy ahead, with a reference held
  * @nr_copies: how many
- * @nr_charges: how often a copy was to be charged
+ * @nr_charges: how often copies were to be charged
+ * @nr_bulk: how many pages are allocated at once
  */
 struct fixture {
 	struct space parent;
@@ -108,11 +116,14 @@ struct fixture {
 	struct counts before;
 	bool was_on;
 	int old_window;
+	int old_max;
+	unsigned long clean;
 	void (*race)(struct kunit *test);
 	bool raced;
 	struct folio *copies[COW_PRECOPY_MAX_PAGES];
 	unsigned int nr_copies;
 	unsigned int nr_charges;
+	unsigned int nr_bulk;
 };
 
 static unsigned long page_addr(struct kunit *test, unsigned int i)
@@ -169,9 +180,42 @@ static s64 read_anon(struct mm_struct *mm)
 	return percpu_counter_sum(&mm->rss_stat[MM_ANONPAGES]);
 }
 
+/* The node's count of mapped anonymous pages, with what CPUs keep back. */
+static long read_anon_mapped(void)
+{
+	long nr = 0;
+	pg_data_t *pgdat;
+	int cpu __maybe_unused;
+
+	for_each_online_pgdat(pgdat) {
+		nr += atomic_long_read(&pgdat->vm_stat[NR_ANON_MAPPED]);
+#ifdef CONFIG_SMP
+		for_each_online_cpu(cpu)
+			nr += per_cpu_ptr(pgdat->per_cpu_nodestats,
+					  cpu)->vm_node_stat_diff[NR_ANON_MAPPED];
+#endif
+	}
+	return nr;
+}
+
+static unsigned long read_pgreuse(void)
+{
+#ifdef CONFIG_VM_EVENT_COUNTERS
+	static unsigned long events[NR_VM_EVENT_ITEMS];
+
+	all_vm_events(events);
+	return events[PGREUSE];
+#else
+	return 0;
+#endif
+}
+
 static void read_counts(struct counts *counts)
 {
 	int why;
+
+	counts->anon_mapped = read_anon_mapped();
+	counts->pgreuse = read_pgreuse();
 
 	counts->attempts = cow_precopy_attempts();
 	counts->success = cow_precopy_successes();
@@ -485,13 +529,20 @@ static void expect_copied(struct kunit *test, unsigned int i)
 	KUNIT_EXPECT_PTR_NE_MSG(test, is.page, f->parent.pages[i].page,
 				"page %u was not copied", i);
 	KUNIT_EXPECT_TRUE_MSG(test, pte_write(is.pte), "PTE %u is read-only", i);
-	KUNIT_EXPECT_TRUE_MSG(test, pte_dirty(is.pte), "PTE %u is clean", i);
+	KUNIT_EXPECT_EQ_MSG(test, !pte_dirty(is.pte), test_bit(i, &f->clean),
+			    "PTE %u: clean or dirty", i);
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && test_bit(i, &f->clean))
+		KUNIT_EXPECT_FALSE_MSG(test, pte_soft_dirty(is.pte),
+				       "PTE %u is soft-dirty", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnon(is.page) && PageAnonExclusive(is.page),
 			      "page %u is not exclusive", i);
 	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, 1, "mapcount of the copy of page %u", i);
 	KUNIT_EXPECT_EQ_MSG(test, is.refs, 1, "references to the copy of page %u", i);
 	KUNIT_EXPECT_TRUE_MSG(test, folio_test_lru(page_folio(is.page)),
 			      "the copy of page %u is on no LRU list", i);
+	KUNIT_EXPECT_EQ_MSG(test, folio_memcg_charged(page_folio(is.page)),
+			    IS_ENABLED(CONFIG_MEMCG) && !mem_cgroup_disabled(),
+			    "the copy of page %u: charged", i);
 	expect_content(test, &f->parent, i);
 	if (is.page == f->parent.pages[i].page)
 		return;
@@ -500,8 +551,36 @@ static void expect_copied(struct kunit *test, unsigned int i)
 	expect_content(test, &f->child, i);
 }
 
-/* Of the region, the fault replaced the pages @copied, and nothing else. */
-static void expect_region(struct kunit *test, unsigned long copied)
+/* The parent has the page that it had, for itself, and may write to it. */
+static void expect_reused(struct kunit *test, unsigned int i)
+{
+	struct fixture *f = test->priv;
+	struct page_state *was = &f->parent.pages[i];
+	struct page_state is = read_state(test, f->parent.mm, i);
+
+	expect_less(test, &f->child, i, 0, 0);
+	KUNIT_EXPECT_PTR_EQ_MSG(test, is.page, was->page, "page %u was replaced", i);
+	if (!is.page)
+		return;
+	KUNIT_EXPECT_TRUE_MSG(test, pte_write(is.pte), "PTE %u is read-only", i);
+	KUNIT_EXPECT_EQ_MSG(test, !pte_dirty(is.pte), test_bit(i, &f->clean),
+			    "PTE %u: clean or dirty", i);
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && test_bit(i, &f->clean))
+		KUNIT_EXPECT_FALSE_MSG(test, pte_soft_dirty(is.pte),
+				       "PTE %u is soft-dirty", i);
+	KUNIT_EXPECT_TRUE_MSG(test, PageAnonExclusive(is.page),
+			      "page %u is not exclusive", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount, "mapcount of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs, "references to page %u", i);
+	expect_content(test, &f->parent, i);
+}
+
+/*
+ * Of the region, the fault replaced the pages @copied, and made the pages
+ * @reused writable; nothing else changed.
+ */
+static void expect_region_reused(struct kunit *test, unsigned long copied,
+				 unsigned long reused)
 {
 	struct fixture *f = test->priv;
 	unsigned int i;
@@ -510,11 +589,19 @@ static void expect_region(struct kunit *test, unsigned long copied)
 	for (i = 0; i < NR_PAGES; i++) {
 		if (test_bit(i, &copied))
 			expect_copied(test, i);
+		else if (test_bit(i, &reused))
+			expect_reused(test, i);
 		else
 			expect_unchanged(test, i);
 	}
 	KUNIT_EXPECT_EQ(test, read_anon(f->parent.mm), f->parent.anon);
 	KUNIT_EXPECT_EQ(test, read_anon(f->child.mm), f->child.anon);
+}
+
+/* Of the region, the fault replaced the pages @copied, and nothing else. */
+static void expect_region(struct kunit *test, unsigned long copied)
+{
+	expect_region_reused(test, copied, 0);
 }
 
 /* @success pages were copied ahead, @skipped left out for the reason @why. */
@@ -554,6 +641,27 @@ static void race_stub(struct vm_fault *vmf)
 		return;
 	f->raced = true;
 	f->race(test);
+}
+
+static bool hw_dirty_stub(void)
+{
+	return true;
+}
+
+static bool no_hw_dirty_stub(void)
+{
+	return false;
+}
+
+/* Does hardware set dirty bits? */
+static void set_hw_dirty(struct kunit *test, bool hw_dirty)
+{
+	if (hw_dirty)
+		kunit_activate_static_stub(test, cow_precopy_hw_dirty,
+					   hw_dirty_stub);
+	else
+		kunit_activate_static_stub(test, cow_precopy_hw_dirty,
+					   no_hw_dirty_stub);
 }
 
 /* Holds a reference, to see later whether the fault has dropped its own. */
@@ -674,6 +782,7 @@ static int cow_precopy_test_init(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, f);
 	f->was_on = static_key_enabled(&cow_precopy_key);
 	f->old_window = sysctl_cow_precopy_pages;
+	f->old_max = sysctl_cow_precopy_max;
 	static_branch_inc(&cow_active_key);
 	test->priv = f;
 
@@ -705,6 +814,7 @@ static void cow_precopy_test_exit(struct kunit *test)
 		static_branch_disable(&cow_precopy_key);
 	static_branch_dec(&cow_active_key);
 	set_window(f->old_window);
+	WRITE_ONCE(sysctl_cow_precopy_max, f->old_max);
 }
 
 /*
@@ -1582,8 +1692,9 @@ static const struct mmu_notifier_ops watch_ops = {
 	.invalidate_range_end = watch_end,
 };
 
-/* @last: the last page of the window that is shared */
-static void test_notifier(struct kunit *test, unsigned long last, unsigned long copied)
+/* A fault at @at announces the pages from @first to @last, and replaces @copied. */
+static void watch_fault(struct kunit *test, unsigned int at, unsigned long first,
+			unsigned long last, unsigned long copied)
 {
 	struct watcher *w = kunit_kzalloc(test, sizeof(*w), GFP_KERNEL);
 
@@ -1591,15 +1702,21 @@ static void test_notifier(struct kunit *test, unsigned long last, unsigned long 
 	w->notifier.ops = &watch_ops;
 	w->test = test;
 	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&w->notifier, current->mm), 0);
-	write_fault(test, FAULT);
+	write_fault(test, at);
 	mmu_notifier_unregister(&w->notifier, current->mm);
 
 	KUNIT_EXPECT_EQ(test, w->starts, 1);
 	KUNIT_EXPECT_EQ(test, w->ends, 1);
-	KUNIT_EXPECT_EQ(test, w->start, page_addr(test, FAULT));
+	KUNIT_EXPECT_EQ(test, w->start, page_addr(test, first));
 	KUNIT_EXPECT_EQ(test, w->end, page_addr(test, last + 1));
 	KUNIT_EXPECT_EQ(test, w->early, 0);
 	KUNIT_EXPECT_EQ(test, w->late, copied);
+}
+
+/* @last: the last page of the window that is shared */
+static void test_notifier(struct kunit *test, unsigned long last, unsigned long copied)
+{
+	watch_fault(test, FAULT, FAULT, last, copied);
 }
 
 static void notifier_range(struct kunit *test)
@@ -1626,6 +1743,1082 @@ static void notifier_range_alone(struct kunit *test)
 	static_branch_disable(&cow_precopy_key);
 	share_pages(test, ALL_PAGES);
 	test_notifier(test, FAULT, COPIED(0));
+}
+
+/*
+ * The window is chosen by what was written. The region is one block; what is
+ * expected is what cow_policy() says, which has tests of its own.
+ */
+
+#define PAGES(first, last)	GENMASK(last, first)
+/* Two of three pages from 0 to @last, as the tests of cow_policy() have it. */
+#define PAIRS(last)		(0xb6db6db6db6db6dbUL & PAGES(0, last))
+
+static void set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty)
+{
+	set_window(0);
+	WRITE_ONCE(sysctl_cow_precopy_max, max);
+	set_hw_dirty(test, hw_dirty);
+}
+
+/* Change a PTE of the parent's, with its page table locked. */
+static void change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte))
+{
+	unsigned long addr = page_addr(test, i);
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+
+	ptep = get_locked_pte(current->mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	set_pte_at(current->mm, addr, ptep, change(ptep_get(ptep)));
+	flush_tlb_page(vma_lookup(current->mm, addr), addr);
+	pte_unmap_unlock(ptep, ptl);
+}
+
+static pte_t pte_never_written(pte_t pte)
+{
+	return pte_clear_soft_dirty(pte_mkclean(pte));
+}
+
+/* Hardware sets one of the two bits. */
+static pte_t pte_hw_written(pte_t pte)
+{
+	return pte_clear_soft_dirty(pte_mkdirty(pte));
+}
+
+/* As a program writes: a fault where there has to be one. */
+static unsigned int write_page(struct kunit *test, unsigned int i)
+{
+	if (pte_write(read_pte(test, current->mm, page_addr(test, i)))) {
+		change_pte(test, i, pte_hw_written);
+		return 0;
+	}
+	write_fault(test, i);
+	return 1;
+}
+
+/* Pages of the parent that faults have copied. */
+static void demand(struct kunit *test, unsigned long pages)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES) {
+		write_alone(test, i);
+		fill_page(read_page(test, current->mm, i), page_byte(i));
+	}
+}
+
+/* Pages of the parent that were copied ahead, as hardware says used or not. */
+static void copied_ahead(struct kunit *test, unsigned long pages, bool used)
+{
+	unsigned int i;
+
+	demand(test, pages);
+	for_each_set_bit(i, &pages, NR_PAGES)
+		change_pte(test, i, used ? pte_hw_written : pte_never_written);
+}
+
+/* What expect_region() wants to see: the copies ahead are clean, the fault not. */
+static void expect_clean(struct kunit *test, unsigned long pages, bool hw_dirty)
+{
+	struct fixture *f = test->priv;
+
+	f->clean = hw_dirty ? pages : 0;
+}
+
+static void expect_anon_mapped(struct kunit *test, unsigned int more)
+{
+	struct fixture *f = test->priv;
+
+	KUNIT_EXPECT_EQ_MSG(test, read_anon_mapped(), f->before.anon_mapped + more,
+			    "nr_anon_pages");
+}
+
+/**
+ * struct adaptive_case - what was written, and what a fault copies
+ * @desc: in words
+ * @pos: the fault
+ * @demand: pages that faults have copied
+ * @used: pages that were copied ahead and written to
+ * @unused: pages that were copied ahead
+ * @hole: pages that nobody has
+ * @set: flags of the VMA
+ * @max: vm.cow_precopy_max; 0 for the default
+ * @soft_dirty: works only where faults on demand are told from others
+ * @want: the pages that are copied ahead
+ * @want_no_hw: the same, where hardware does not note writes
+ * @why: why pages are left out
+ * @skipped: how many
+ */
+struct adaptive_case {
+	const char *desc;
+	unsigned int pos;
+	unsigned long demand;
+	unsigned long used;
+	unsigned long unused;
+	unsigned long hole;
+	vm_flags_t set;
+	unsigned int max;
+	bool soft_dirty;
+	unsigned long want;
+	unsigned long want_no_hw;
+	enum cow_skip why;
+	unsigned int skipped;
+};
+
+static const struct adaptive_case adaptive_cases[] = {
+	{ .desc = "lone write" , .pos = 20 },
+	{ .desc = "lone write, first page of the block", .pos = 0 },
+	{ .desc = "lone write, last page of the block", .pos = 63 },
+	{ .desc = "page 15 of the block", .pos = 15 },
+	{ .desc = "page 16 of the block", .pos = 16 },
+	{ .desc = "a page below is written", .pos = 20, .demand = BIT(19) },
+	{ .desc = "a page above is written", .pos = 20, .demand = BIT(21) },
+	{ .desc = "one on each side", .pos = 20, .demand = BIT(19) | BIT(21) },
+	{ .desc = "every second page", .pos = 32, .demand = 0x5555555455555555UL },
+	{
+		.desc = "2 pages below",
+		.pos = 20, .demand = PAGES(18, 19),
+		.want = BIT(21), .want_no_hw = BIT(21),
+	}, {
+		.desc = "2 pages above",
+		.pos = 20, .demand = PAGES(21, 22),
+		.want = BIT(19), .want_no_hw = BIT(19),
+	}, {
+		.desc = "2 pages below, end of the aligned pages",
+		.pos = 31, .demand = PAGES(29, 30),
+	}, {
+		.desc = "2 pages above, start of the aligned pages",
+		.pos = 32, .demand = PAGES(33, 34),
+	}, {
+		.desc = "28 pages below",
+		.pos = 32, .demand = PAGES(4, 31),
+		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+	}, {
+		.desc = "28 pages above",
+		.pos = 31, .demand = PAGES(32, 59),
+		.want = PAGES(28, 30), .want_no_hw = BIT(30),
+	}, {
+		.desc = "28 pages below that were copied ahead and used",
+		.pos = 32, .used = PAGES(4, 31),
+		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+	}, {
+		.desc = "28 pages below, last page of the block",
+		.pos = 63, .demand = PAGES(35, 62),
+	}, {
+		.desc = "28 pages above, first page of the block",
+		.pos = 0, .demand = PAGES(1, 28),
+	}, {
+		.desc = "28 pages below, end of the aligned pages is near",
+		.pos = 46, .demand = PAGES(18, 45),
+		.want = BIT(47), .want_no_hw = BIT(47),
+	}, {
+		.desc = "28 pages below, an unused page near",
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT(47),
+		.want = BIT(33), .want_no_hw = BIT(33),
+	}, {
+		.desc = "28 pages below, an unused page farther off",
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT(48),
+		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+	}, {
+		.desc = "2 pages below that were copied ahead and not used",
+		.pos = 20, .unused = PAGES(18, 19),
+		.want_no_hw = BIT(21),
+	}, {
+		.desc = "nothing is mapped at the next page",
+		.pos = 32, .demand = PAGES(4, 31), .hole = BIT(33),
+		.want = PAGES(34, 35), .why = COW_SKIP_NOTPRESENT, .skipped = 1,
+	}, {
+		.desc = "at most 1",
+		.pos = 32, .demand = PAGES(4, 31), .max = 1,
+		.want = BIT(33), .want_no_hw = BIT(33),
+	}, {
+		.desc = "at most 3, aligned to 4",
+		.pos = 33, .demand = PAGES(5, 32), .max = 3,
+		.want = PAGES(34, 35), .want_no_hw = BIT(34),
+	}, {
+		.desc = "at most 31, aligned to 32",
+		.pos = 48, .demand = PAGES(0, 47), .max = 31,
+		.want = PAGES(49, 54), .want_no_hw = BIT(49),
+	}, {
+		.desc = "at most 31, backward",
+		.pos = 15, .demand = PAGES(16, 63), .max = 31,
+		.want = PAGES(9, 14), .want_no_hw = BIT(14),
+	}, {
+		.desc = "MADV_RANDOM",
+		.pos = 32, .demand = PAGES(4, 31), .set = VM_RAND_READ,
+		.why = COW_SKIP_MADVISE, .skipped = 1,
+	}, {
+		.desc = "MADV_RANDOM, lone write",
+		.pos = 20, .set = VM_RAND_READ,
+	}, {
+		.desc = "MADV_SEQUENTIAL",
+		.pos = 20, .set = VM_SEQ_READ,
+		.want = PAGES(21, 31), .want_no_hw = PAGES(21, 31),
+	}, {
+		.desc = "MADV_SEQUENTIAL, first of the aligned pages",
+		.pos = 32, .set = VM_SEQ_READ,
+		.want = PAGES(33, 47), .want_no_hw = PAGES(33, 47),
+	}, {
+		.desc = "MADV_SEQUENTIAL, last of the aligned pages",
+		.pos = 31, .set = VM_SEQ_READ,
+	}, {
+		.desc = "MADV_SEQUENTIAL, at most 31",
+		.pos = 0, .set = VM_SEQ_READ, .max = 31,
+		.want = PAGES(1, 31), .want_no_hw = PAGES(1, 31),
+	}, {
+		.desc = "MADV_SEQUENTIAL, at most 2",
+		.pos = 0, .set = VM_SEQ_READ, .max = 2,
+		.want = PAGES(1, 2), .want_no_hw = PAGES(1, 2),
+	}, {
+		.desc = "MADV_SEQUENTIAL, next page written",
+		.pos = 20, .demand = BIT(21), .set = VM_SEQ_READ,
+	}, {
+		.desc = "19 pages demanded",
+		.pos = 51, .demand = PAIRS(25) | BIT(50), .max = 3,
+		.soft_dirty = true,
+		.want = 0,
+	}, {
+		.desc = "20 pages demanded: on both sides",
+		.pos = 50, .demand = PAIRS(27), .soft_dirty = true,
+		.want = PAGES(43, 49) | PAGES(51, 58),
+	}, {
+		.desc = "20 pages demanded, last page of the block",
+		.pos = 63, .demand = PAIRS(27), .soft_dirty = true,
+		.want = PAGES(48, 62),
+	}, {
+		.desc = "20 pages written, 18 of them demanded",
+		.pos = 50, .demand = PAIRS(25), .used = PAGES(27, 28),
+		.soft_dirty = true,
+	}, {
+		.desc = "20 pages demanded, as many unused",
+		.pos = 40, .demand = PAIRS(27), .unused = PAGES(44, 63),
+		.soft_dirty = true,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(adaptive, adaptive_cases, desc);
+
+static void set_up_case(struct kunit *test, const struct adaptive_case *c, bool hw_dirty)
+{
+	set_adaptive(test, c->max ?: COW_PRECOPY_MAX_DEFAULT, hw_dirty);
+	populate(test, ALL_PAGES & ~c->hole);
+	share(test);
+	demand(test, c->demand);
+	copied_ahead(test, c->used, true);
+	copied_ahead(test, c->unused, false);
+	change_vma_flags(test, c->set, 0);
+	note(test);
+}
+
+static void test_adaptive(struct kunit *test, bool hw_dirty)
+{
+	const struct adaptive_case *c = test->param_value;
+	unsigned long want = hw_dirty ? c->want : c->want_no_hw;
+	unsigned int skipped = c->skipped;
+
+	if (c->soft_dirty && !IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
+		kunit_skip(test, "no soft-dirty bits in this configuration");
+	set_up_case(test, c, hw_dirty);
+	write_fault(test, c->pos);
+	expect_clean(test, want, hw_dirty);
+	expect_region(test, want | BIT(c->pos));
+	expect_counts(test, hweight_long(want), skipped ? c->why : COW_SKIP_NONE,
+		      skipped);
+	expect_anon_mapped(test, 1 + hweight_long(want));
+	change_vma_flags(test, 0, c->set);
+}
+
+static void chooses(struct kunit *test)
+{
+	test_adaptive(test, true);
+}
+
+static void chooses_no_hw_dirty(struct kunit *test)
+{
+	test_adaptive(test, false);
+}
+
+struct walk_case {
+	const char *desc;
+	bool backward;
+	bool hw_dirty;
+	unsigned int faults;
+};
+
+static const struct walk_case walk_cases[] = {
+	{ "forward", false, true, 20 },
+	{ "backward", true, true, 20 },
+	{ "forward, no dirty bits", false, false, 33 },
+	{ "backward, no dirty bits", true, false, 33 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(walk, walk_cases, desc);
+
+static void adaptive_walk(struct kunit *test)
+{
+	const struct walk_case *c = test->param_value;
+	unsigned int i, faults = 0;
+
+	set_adaptive(test, COW_PRECOPY_MAX_DEFAULT, c->hw_dirty);
+	share_pages(test, ALL_PAGES);
+	for (i = 0; i < NR_PAGES; i++)
+		faults += write_page(test, c->backward ? NR_PAGES - 1 - i : i);
+	KUNIT_EXPECT_EQ(test, faults, c->faults);
+	expect_region(test, ALL_PAGES);
+	expect_counts(test, NR_PAGES - c->faults, COW_SKIP_NONE, 0);
+	expect_anon_mapped(test, NR_PAGES);
+}
+
+/* The sysctl and the VMA say no, or it is not a plain write. */
+static void adaptive_switched_off(struct kunit *test)
+{
+	set_adaptive(test, WINDOW, true);
+	static_branch_disable(&cow_precopy_key);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(4, 31));
+	note(test);
+	write_fault(test, 32);
+	expect_region(test, BIT(32));
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static void adaptive_vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(4, 31));
+	note(test);
+	change_vma_flags(test, c->set, c->clear);
+	write_fault(test, 32);
+	expect_region(test, BIT(32));
+	expect_counts(test, 0, c->why, 1);
+	change_vma_flags(test, c->clear, c->set);
+}
+
+static void adaptive_no_plain_write(struct kunit *test)
+{
+	const struct flags_case *c = test->param_value;
+	unsigned int i;
+
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(4, 31));
+	note(test);
+	fault(test, 32, c->flags);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != 32)
+			expect_unchanged(test, i);
+	}
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/*
+ * Windows below the fault, and on both sides: bounds, races, memory
+ */
+
+/* The VMA begins, or ends, in the middle of the window. */
+struct edge_case {
+	const char *desc;
+	unsigned int pos;
+	unsigned long demand;
+	unsigned int cut;
+	bool above;
+	unsigned long want;
+};
+
+static const struct edge_case edge_cases[] = {
+	{ "ends behind the fault", 33, PAGES(5, 32), 34, true, 0 },
+	{ "ends a page later", 33, PAGES(5, 32), 35, true, BIT(34) },
+	{ "ends two pages later", 33, PAGES(5, 32), 36, true, PAGES(34, 35) },
+	{ "starts with the fault", 30, PAGES(31, 58), 30, false, 0 },
+	{ "starts a page earlier", 30, PAGES(31, 58), 29, false, BIT(29) },
+	{ "starts two pages earlier", 30, PAGES(31, 58), 28, false, PAGES(28, 29) },
+};
+
+KUNIT_ARRAY_PARAM_DESC(edge, edge_cases, desc);
+
+/* Behind the edge is another VMA, whose pages are shared, too. */
+static void adaptive_vma_edge(struct kunit *test)
+{
+	const struct edge_case *c = test->param_value;
+	struct fixture *f = test->priv;
+	unsigned long edge = page_addr(test, c->cut);
+
+	/* Before the first page is touched: one region, two VMAs. */
+	if (c->above)
+		map_fixed(test, edge, f->end - edge, MAP_NORESERVE);
+	else
+		map_fixed(test, f->base, edge - f->base, MAP_NORESERVE);
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, c->demand);
+	note(test);
+	write_fault(test, c->pos);
+	expect_clean(test, c->want, true);
+	expect_region(test, c->want | BIT(c->pos));
+	expect_counts(test, hweight_long(c->want), COW_SKIP_NONE, 0);
+}
+
+/* Around the fault are those of the tests of races, ODD in their middle. */
+#define BELOW_FAULT	(ODD + 2)
+#define BELOW		PAGES(ODD - 1, ODD + 1)
+#define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 28)
+#define AROUND_FAULT	(ODD + 1)
+#define AROUND		((PAGES(0, 15)) & ~BIT(AROUND_FAULT))
+#define AROUND_DEMAND	(PAIRS(27) << 24)
+
+static void share_for_window(struct kunit *test, unsigned long pages)
+{
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, pages);
+	note(test);
+}
+
+static void test_race(struct kunit *test, unsigned long written, unsigned int at,
+		      unsigned long window)
+{
+	const struct race_case *c = test->param_value;
+	struct fixture *f = test->priv;
+	unsigned int nr = hweight_long(window);
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_for_window(test, written);
+	start_race(test, c->race);
+	write_fault(test, at);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, nr, nr - 1);
+	expect_clean(test, window, true);
+	expect_region(test, (window | BIT(at)) & ~BIT(ODD));
+	expect_counts(test, nr - 1, COW_SKIP_RACE, 1);
+	if (c->undo)
+		c->undo(test);
+}
+
+static void race_below(struct kunit *test)
+{
+	test_race(test, BELOW_DEMAND, BELOW_FAULT, BELOW);
+}
+
+static void race_around(struct kunit *test)
+{
+	if (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
+		kunit_skip(test, "no soft-dirty bits in this configuration");
+	test_race(test, AROUND_DEMAND, AROUND_FAULT, AROUND);
+}
+
+static void notifier_range_below(struct kunit *test)
+{
+	share_for_window(test, BELOW_DEMAND);
+	watch_fault(test, BELOW_FAULT, ODD - 1, BELOW_FAULT, BELOW | BIT(BELOW_FAULT));
+}
+
+/* What is left out below the fault is not announced. */
+static void notifier_range_below_is_no_wider(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	unmap_page_of(test, f->parent.mm, ODD - 1);
+	note(test);
+	watch_fault(test, BELOW_FAULT, ODD, BELOW_FAULT, PAGES(ODD, BELOW_FAULT));
+}
+
+static void notifier_range_around(struct kunit *test)
+{
+	if (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
+		kunit_skip(test, "no soft-dirty bits in this configuration");
+	share_for_window(test, AROUND_DEMAND);
+	watch_fault(test, AROUND_FAULT, 0, 15, PAGES(0, 15));
+}
+
+/* As many pages as f->nr_bulk says; the others are asked for one by one. */
+static unsigned int bulk_stub(struct vm_area_struct *vma, unsigned int nr,
+			      struct page **pages)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+	unsigned int i;
+
+	for (i = 0; i < min(nr, f->nr_bulk); i++) {
+		struct folio *copy = alloc_stub(vma, 0);
+
+		if (!copy)
+			break;
+		pages[i] = folio_page(copy, 0);
+	}
+	return i;
+}
+
+struct bulk_case {
+	const char *desc;
+	unsigned int bulk;
+	bool no_more;
+	unsigned int made;
+	unsigned long want;
+};
+
+/* The window is BELOW. */
+static const struct bulk_case bulk_cases[] = {
+	{ "none at once", 0, false, 3, BELOW },
+	{ "one at once", 1, false, 3, BELOW },
+	{ "all but one at once", 2, false, 3, BELOW },
+	{ "all at once", 3, false, 3, BELOW },
+	{ "none at all", 0, true, 0, 0 },
+	{ "one", 1, true, 1, BIT(ODD - 1) },
+	{ "all but one", 2, true, 2, BIT(ODD - 1) | BIT(ODD) },
+	{ "all at once, and no more", 3, true, 3, BELOW },
+};
+
+KUNIT_ARRAY_PARAM_DESC(bulk, bulk_cases, desc);
+
+/* A page that is asked for alone is for the right address. */
+static struct folio *alloc_at_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
+
+	KUNIT_EXPECT_EQ(test, addr, page_addr(test, ODD - 1 + f->nr_copies));
+	return alloc_stub(vma, addr);
+}
+
+static struct folio *none_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	return NULL;
+}
+
+static void bulk_allocation(struct kunit *test)
+{
+	const struct bulk_case *c = test->param_value;
+	unsigned int nr = hweight_long(c->want);
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	f->nr_bulk = c->bulk;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, bulk_stub);
+	if (c->no_more)
+		kunit_activate_static_stub(test, cow_precopy_alloc, none_stub);
+	else
+		kunit_activate_static_stub(test, cow_precopy_alloc, alloc_at_stub);
+	write_fault(test, BELOW_FAULT);
+	expect_copies(test, c->made, nr);
+	expect_clean(test, c->want, true);
+	expect_region(test, c->want | BIT(BELOW_FAULT));
+	if (nr < 3)
+		expect_counts(test, nr, COW_SKIP_NOMEM, 1);
+	else
+		expect_counts(test, nr, COW_SKIP_NONE, 0);
+	expect_anon_mapped(test, nr + 1);
+}
+
+/* All are charged at once, and none is mapped. */
+static void adaptive_charge_fails(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	f->nr_bulk = 3;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_charge, no_charge_stub);
+	write_fault(test, BELOW_FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
+	expect_copies(test, 3, 0);
+	expect_region(test, BIT(BELOW_FAULT));
+	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+	expect_anon_mapped(test, 1);
+}
+
+/*
+ * Reuse ahead. Of the run below REUSE_FAULT, 8 pages are written if the fault
+ * makes its page writable, for 4 pages ahead; 32 if it copies, for as many.
+ * RODD is one of them that is not like the others.
+ */
+
+#define REUSE_FAULT	32
+#define REUSE_WINDOW	PAGES(33, 36)
+#define RODD		34
+
+static unsigned long reuse_run(bool copies)
+{
+	return copies ? PAGES(0, 31) : PAGES(24, 31);
+}
+
+static struct page *rodd_page(struct kunit *test)
+{
+	struct page *page = read_page(test, current->mm, RODD);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	return page;
+}
+
+static void rodd_get(struct kunit *test)
+{
+	get_page(rodd_page(test));
+}
+
+static void rodd_put(struct kunit *test)
+{
+	put_page(rodd_page(test));
+}
+
+static void rodd_lock(struct kunit *test)
+{
+	folio_lock(page_folio(rodd_page(test)));
+}
+
+static void rodd_unlock(struct kunit *test)
+{
+	folio_unlock(page_folio(rodd_page(test)));
+}
+
+/* The cache has a reference, and somebody else has another one. */
+static void rodd_swapcache(struct kunit *test)
+{
+	folio_set_swapcache(page_folio(rodd_page(test)));
+	folio_ref_add(page_folio(rodd_page(test)), 2);
+}
+
+static void rodd_unswapcache(struct kunit *test)
+{
+	folio_clear_swapcache(page_folio(rodd_page(test)));
+	folio_put_refs(page_folio(rodd_page(test)), 2);
+}
+
+static void rodd_pin(struct kunit *test)
+{
+	folio_ref_add(page_folio(rodd_page(test)), GUP_PIN_COUNTING_BIAS);
+}
+
+static void rodd_unpin(struct kunit *test)
+{
+	folio_put_refs(page_folio(rodd_page(test)), GUP_PIN_COUNTING_BIAS);
+}
+
+static void rodd_exclusive(struct kunit *test)
+{
+	SetPageAnonExclusive(rodd_page(test));
+}
+
+static void rodd_exclusive_get(struct kunit *test)
+{
+	rodd_exclusive(test);
+	rodd_get(test);
+}
+
+static void rodd_exclusive_pin(struct kunit *test)
+{
+	rodd_exclusive(test);
+	rodd_pin(test);
+}
+
+/* What was exclusive would stay writable, and must not be seen as shared. */
+static void rodd_ksm(struct kunit *test)
+{
+	struct folio *folio = page_folio(rodd_page(test));
+
+	rodd_exclusive(test);
+	folio->mapping = (void *)((unsigned long)folio->mapping | 3);
+	KUNIT_EXPECT_TRUE(test, folio_test_ksm(folio));
+}
+
+static void rodd_unksm(struct kunit *test)
+{
+	struct folio *folio = page_folio(rodd_page(test));
+
+	folio->mapping = (void *)(((unsigned long)folio->mapping & ~3UL) | 1);
+}
+
+static void rodd_lazyfree(struct kunit *test)
+{
+	lru_add_drain_all();
+	folio_clear_swapbacked(page_folio(rodd_page(test)));
+}
+
+static void rodd_unlazyfree(struct kunit *test)
+{
+	folio_set_swapbacked(page_folio(rodd_page(test)));
+}
+
+static void rodd_poison(struct kunit *test)
+{
+	SetPageHWPoison(rodd_page(test));
+}
+
+static void rodd_unpoison(struct kunit *test)
+{
+	ClearPageHWPoison(rodd_page(test));
+}
+
+static pte_t pte_make_protnone(pte_t pte)
+{
+	return pte_modify(pte, PAGE_NONE);
+}
+
+static void rodd_protnone(struct kunit *test)
+{
+	change_pte(test, RODD, pte_make_protnone);
+}
+
+static void rodd_zap(struct kunit *test)
+{
+	unmap_page_of(test, current->mm, RODD);
+}
+
+static void rodd_dirty(struct kunit *test)
+{
+	change_pte(test, RODD, pte_hw_written);
+}
+
+/**
+ * struct reuse_case - how a page that is not shared may differ
+ * @desc: in words
+ * @shared: it is shared
+ * @late: makes it so
+ * @undo: is called at the end
+ * @needs: can it be in this configuration?
+ * @reused: it is made writable all the same
+ * @dirty: and is dirty then, whatever hardware does
+ * @why: why it is left out, if the fault copies
+ */
+struct reuse_case {
+	const char *desc;
+	bool shared;
+	void (*late)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+	bool reused;
+	bool dirty;
+	enum cow_skip why;
+};
+
+static const struct reuse_case reuse_cases[] = {
+	{
+		.desc = "no longer shared",
+		.needs = true,
+		.reused = true,
+	}, {
+		.desc = "no longer shared, dirty",
+		.late = rodd_dirty,
+		.needs = true,
+		.reused = true,
+		.dirty = true,
+	}, {
+		.desc = "exclusive, read-only",
+		.late = rodd_exclusive,
+		.needs = true,
+		.reused = true,
+	}, {
+		.desc = "exclusive, somebody has a reference",
+		.late = rodd_exclusive_get,
+		.undo = rodd_put,
+		.needs = true,
+		.reused = true,
+	}, {
+		.desc = "still shared",
+		.shared = true,
+		.needs = true,
+	}, {
+		.desc = "somebody has a reference",
+		.late = rodd_get,
+		.undo = rodd_put,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "locked",
+		.late = rodd_lock,
+		.undo = rodd_unlock,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "in the swap cache, somebody has a reference",
+		.late = rodd_swapcache,
+		.undo = rodd_unswapcache,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "pinned",
+		.late = rodd_pin,
+		.undo = rodd_unpin,
+		.needs = true,
+		.why = COW_SKIP_PINNED,
+	}, {
+		.desc = "exclusive and pinned",
+		.late = rodd_exclusive_pin,
+		.undo = rodd_unpin,
+		.needs = true,
+		.why = COW_SKIP_PINNED,
+	}, {
+		.desc = "KSM page",
+		.late = rodd_ksm,
+		.undo = rodd_unksm,
+		.needs = IS_ENABLED(CONFIG_KSM),
+		.why = COW_SKIP_KSM,
+	}, {
+		.desc = "MADV_FREE",
+		.late = rodd_lazyfree,
+		.undo = rodd_unlazyfree,
+		.needs = true,
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "hwpoison",
+		.late = rodd_poison,
+		.undo = rodd_unpoison,
+		.needs = IS_ENABLED(CONFIG_MEMORY_FAILURE),
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "NUMA hinting",
+		.late = rodd_protnone,
+		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING),
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "unmapped",
+		.late = rodd_zap,
+		.needs = true,
+		.why = COW_SKIP_NOTPRESENT,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(reuse, reuse_cases, desc);
+
+/* All pages are shared, a run was written, and the child has gone from @alone. */
+static void share_for_reuse(struct kunit *test, bool hw_dirty, bool copies,
+			    unsigned long alone)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	set_adaptive(test, WINDOW, hw_dirty);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, reuse_run(copies));
+	for_each_set_bit(i, &alone, NR_PAGES) {
+		unmap_page_of(test, f->child.mm, i);
+		/* So that it shows who has made it dirty. */
+		change_pte(test, i, pte_never_written);
+	}
+}
+
+/* @ahead pages were made writable ahead, and the faulting one if @self. */
+static void expect_reuses(struct kunit *test, unsigned int ahead, bool self)
+{
+	struct fixture *f = test->priv;
+	struct counts now;
+
+	read_counts(&now);
+	KUNIT_EXPECT_EQ(test, now.mine[COW_ITEM_REUSE_AHEAD] -
+			f->before.mine[COW_ITEM_REUSE_AHEAD], ahead);
+	if (IS_ENABLED(CONFIG_VM_EVENT_COUNTERS))
+		KUNIT_EXPECT_EQ(test, now.pgreuse - f->before.pgreuse, ahead + self);
+}
+
+/* What is not reused must not say that it is the parent's alone. */
+static void expect_not_exclusive(struct kunit *test, unsigned long pages)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES) {
+		struct page *page = read_page(test, current->mm, i);
+
+		if (page)
+			KUNIT_EXPECT_FALSE_MSG(test, PageAnonExclusive(page),
+					       "page %u is exclusive", i);
+	}
+}
+
+static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
+{
+	const struct reuse_case *c = test->param_value;
+	unsigned long alone = copies ? REUSE_WINDOW : REUSE_WINDOW | BIT(REUSE_FAULT);
+	unsigned long reused = REUSE_WINDOW, copied = 0;
+	struct fixture *f = test->priv;
+	unsigned int ahead;
+	bool exclusive;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	if (c->shared)
+		alone &= ~BIT(RODD);
+	if (!c->reused)
+		reused &= ~BIT(RODD);
+	share_for_reuse(test, hw_dirty, copies, alone);
+	if (c->late)
+		c->late(test);
+	note(test);
+	exclusive = c->late && f->parent.pages[RODD].page &&
+		    PageAnonExclusive(f->parent.pages[RODD].page);
+	ahead = hweight_long(reused);
+
+	write_fault(test, REUSE_FAULT);
+	if (copies)
+		copied = BIT(REUSE_FAULT);
+	else
+		reused |= BIT(REUSE_FAULT);
+	/* It does not matter what was meant to be copied. */
+	if (copies && c->shared)
+		copied |= BIT(RODD);
+	expect_clean(test, REUSE_WINDOW, hw_dirty);
+	if (c->dirty)
+		f->clean &= ~BIT(RODD);
+	expect_region_reused(test, copied, reused);
+	if (!exclusive && !(copied & BIT(RODD)) && !(reused & BIT(RODD)))
+		expect_not_exclusive(test, BIT(RODD));
+	if (!copies)
+		expect_counts(test, 0, COW_SKIP_NONE, 0);
+	else if (c->shared)
+		expect_counts(test, 1, COW_SKIP_NONE, 0);
+	else
+		expect_counts(test, 0, c->why, !c->reused);
+	expect_reuses(test, ahead, !copies);
+	expect_anon_mapped(test, hweight_long(copied));
+	if (c->undo)
+		c->undo(test);
+}
+
+/* The faulting page is no longer shared, either. */
+static void reuse_ahead(struct kunit *test)
+{
+	test_reuse(test, true, false);
+}
+
+static void reuse_ahead_no_hw_dirty(struct kunit *test)
+{
+	test_reuse(test, false, false);
+}
+
+/* The faulting page is copied. */
+static void reuse_in_window(struct kunit *test)
+{
+	test_reuse(test, true, true);
+}
+
+/* Nothing but the faulting page is made writable. */
+static void expect_reuse_alone(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	f->clean = 0;
+	expect_region_reused(test, 0, BIT(REUSE_FAULT));
+	expect_not_exclusive(test, REUSE_WINDOW);
+	expect_reuses(test, 0, true);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static void reuse_share(struct kunit *test)
+{
+	share_for_reuse(test, true, false, REUSE_WINDOW | BIT(REUSE_FAULT));
+	note(test);
+}
+
+static void reuse_vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	reuse_share(test);
+	change_vma_flags(test, c->set, c->clear);
+	write_fault(test, REUSE_FAULT);
+	expect_reuse_alone(test);
+	change_vma_flags(test, c->clear, c->set);
+}
+
+/* A debugger writes where the program may not. */
+static void reuse_vma_read_only(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	reuse_share(test);
+	change_vma_flags(test, 0, VM_WRITE);
+	write_fault(test, REUSE_FAULT);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != REUSE_FAULT)
+			expect_less(test, &f->parent, i, 0, 0);
+	}
+	expect_not_exclusive(test, REUSE_WINDOW);
+	expect_reuses(test, 0, true);
+	change_vma_flags(test, VM_WRITE, 0);
+}
+
+static void reuse_fixed_window(struct kunit *test)
+{
+	reuse_share(test);
+	set_window(WINDOW);
+	write_fault(test, REUSE_FAULT);
+	expect_reuse_alone(test);
+}
+
+static void reuse_switched_off(struct kunit *test)
+{
+	reuse_share(test);
+	static_branch_disable(&cow_precopy_key);
+	write_fault(test, REUSE_FAULT);
+	expect_reuse_alone(test);
+}
+
+/* No run, no reuse. */
+static void reuse_lone_write(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	for (i = 0; i < NR_PAGES; i++)
+		unmap_page_of(test, f->child.mm, i);
+	note(test);
+	write_fault(test, REUSE_FAULT);
+	expect_reuse_alone(test);
+}
+
+static void reuse_no_plain_write(struct kunit *test)
+{
+	const struct flags_case *c = test->param_value;
+	unsigned int i;
+
+	reuse_share(test);
+	fault(test, REUSE_FAULT, c->flags);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != REUSE_FAULT)
+			expect_unchanged(test, i);
+	}
+	expect_not_exclusive(test, REUSE_WINDOW);
+	expect_reuses(test, 0, c->write);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/* Downward, too; and a large number of pages at once. */
+static void reuse_backward(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	set_adaptive(test, WINDOW, false);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(32, 63));
+	for (i = 0; i < 32; i++)
+		unmap_page_of(test, f->child.mm, i);
+	note(test);
+	write_fault(test, 31);
+	expect_region_reused(test, 0, PAGES(16, 31));
+	expect_not_exclusive(test, PAGES(0, 15));
+	expect_reuses(test, 15, true);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
 static struct kunit_case cow_precopy_cases[] = {
@@ -1662,7 +2855,42 @@ static struct kunit_suite cow_precopy_suite = {
 	.test_cases = cow_precopy_cases,
 };
 
-kunit_test_suite(cow_precopy_suite);
+static struct kunit_case cow_adaptive_cases[] = {
+	KUNIT_CASE_PARAM(chooses, adaptive_gen_params),
+	KUNIT_CASE_PARAM(chooses_no_hw_dirty, adaptive_gen_params),
+	KUNIT_CASE_PARAM(adaptive_walk, walk_gen_params),
+	KUNIT_CASE(adaptive_switched_off),
+	KUNIT_CASE_PARAM(adaptive_vma_refuses, refused_gen_params),
+	KUNIT_CASE_PARAM(adaptive_no_plain_write, flags_gen_params),
+	KUNIT_CASE_PARAM(adaptive_vma_edge, edge_gen_params),
+	KUNIT_CASE_PARAM(race_below, race_gen_params),
+	KUNIT_CASE_PARAM(race_around, race_gen_params),
+	KUNIT_CASE(notifier_range_below),
+	KUNIT_CASE(notifier_range_below_is_no_wider),
+	KUNIT_CASE(notifier_range_around),
+	KUNIT_CASE_PARAM(bulk_allocation, bulk_gen_params),
+	KUNIT_CASE(adaptive_charge_fails),
+	KUNIT_CASE_PARAM(reuse_ahead, reuse_gen_params),
+	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, reuse_gen_params),
+	KUNIT_CASE_PARAM(reuse_in_window, reuse_gen_params),
+	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
+	KUNIT_CASE(reuse_vma_read_only),
+	KUNIT_CASE(reuse_fixed_window),
+	KUNIT_CASE(reuse_switched_off),
+	KUNIT_CASE(reuse_lone_write),
+	KUNIT_CASE_PARAM(reuse_no_plain_write, flags_gen_params),
+	KUNIT_CASE(reuse_backward),
+	{}
+};
+
+static struct kunit_suite cow_adaptive_suite = {
+	.name = "cow_adaptive",
+	.init = cow_precopy_test_init,
+	.exit = cow_precopy_test_exit,
+	.test_cases = cow_adaptive_cases,
+};
+
+kunit_test_suites(&cow_precopy_suite, &cow_adaptive_suite);
 
 MODULE_DESCRIPTION("Tests for what copy-on-write faults copy ahead");
 MODULE_LICENSE("GPL");
