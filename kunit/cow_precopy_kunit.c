@@ -2480,6 +2480,12 @@ static void rodd_dirty(struct kunit *test)
 	change_pte(test, RODD, pte_hw_written);
 }
 
+/* As a fault has left it before it was shared. */
+static void rodd_soft_dirty(struct kunit *test)
+{
+	change_pte(test, RODD, pte_mkdirty);
+}
+
 /**
  * struct reuse_case - how a page that is not shared may differ
  * @desc: in words
@@ -2511,6 +2517,12 @@ static const struct reuse_case reuse_cases[] = {
 		.desc = "no longer shared, dirty",
 		.late = rodd_dirty,
 		.needs = true,
+		.reused = true,
+		.dirty = true,
+	}, {
+		.desc = "no longer shared, soft-dirty",
+		.late = rodd_soft_dirty,
+		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
 		.reused = true,
 		.dirty = true,
 	}, {
@@ -2671,6 +2683,10 @@ static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
 	if (c->dirty)
 		f->clean &= ~BIT(RODD);
 	expect_region_reused(test, copied, reused);
+	/* Nobody has taken a fault for it. */
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && c->reused && hw_dirty)
+		KUNIT_EXPECT_FALSE(test, pte_soft_dirty(read_pte(test, current->mm,
+								 page_addr(test, RODD))));
 	if (!exclusive && !(copied & BIT(RODD)) && !(reused & BIT(RODD)))
 		expect_not_exclusive(test, BIT(RODD));
 	if (!copies)
