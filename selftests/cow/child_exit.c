@@ -258,6 +258,7 @@ FIXTURE_VARIANT(child_exit)
 FIXTURE_VARIANT_ADD(child_exit, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(child_exit, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(child_exit, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(child_exit, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(child_exit)
 {
@@ -342,11 +343,23 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 	EXPECT_TRUE(cow_stats_balanced(d));
 	if (!ahead)
 		EXPECT_EQ(0, d->v[COW_ATTEMPTS]);
+	/* A fixed window is for copying only. */
+	if (ahead != COW_ADAPTIVE)
+		EXPECT_EQ(0, d->v[COW_REUSE_AHEAD]);
 	/* Nothing but pages to copy: the window is always full. */
-	if (copied == all_pages)
-		EXPECT_EQ((NR + ahead) / (ahead + 1), d->v[COW_FAULTS]);
-	if (copied == no_page)
+	if (copied == all_pages) {
+		EXPECT_EQ(cow_upward(NR, ahead, false).faults,
+			  d->v[COW_FAULTS]);
+		EXPECT_EQ(0, d->v[COW_REUSE_AHEAD]);
+	}
+	if (copied == no_page) {
 		EXPECT_EQ(0, d->v[COW_ATTEMPTS]);
+		/* Or the soft-dirty bits of the others would be lost. */
+		want = cow_upward(NR, ahead, true).faults;
+		if (happen == soft_dirty_cleared)
+			want = NR;
+		EXPECT_EQ(no_fault ? 0 : want, d->v[COW_REUSED]);
+	}
 }
 
 TEST_F_TIMEOUT(child_exit, exited, 60)

@@ -782,6 +782,7 @@ FIXTURE_VARIANT(concurrent_writers)
 FIXTURE_VARIANT_ADD(concurrent_writers, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(concurrent_writers, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(concurrent_writers)
 {
@@ -814,7 +815,7 @@ static void expect_ahead(struct __test_metadata *_metadata,
 {
 	unsigned long long copied = copied_ahead(before);
 
-	EXPECT_EQ(copied > 0, ahead > 0)
+	EXPECT_EQ(copied > 0, ahead != 0)
 		TH_LOG("%llu pages were copied ahead", copied);
 }
 
@@ -897,9 +898,12 @@ TEST_F_TIMEOUT(concurrent_writers, with_everything, TEST_TIMEOUT)
  * kernel replace the pages behind it, too, which the reader has in its TLB. The
  * next writes take no fault any more, so that nothing flushes these
  * translations if the pre-copy did not.
+ *
+ * Backward, an adaptive window is below the fault. Pages are numbered in the
+ * order of writing.
  */
 #define TLB_GROUP	(COW_MAX_AHEAD + 1)
-#define TLB_PAGES	(16 * TLB_GROUP)
+#define TLB_PAGES	(8 * TLB_GROUP)
 #define TLB_OLD		1
 #define TLB_NEW		2
 
@@ -916,7 +920,15 @@ struct tlb_job {
 	char *area;
 	size_t ps;
 	int cpu;
+	bool backward;
 };
+
+static __u64 *tlb_page(const struct tlb_job *job, unsigned int page)
+{
+	if (job->backward)
+		page = TLB_PAGES - 1 - page;
+	return (__u64 *)(job->area + page * job->ps);
+}
 
 static int pin_to(int cpu)
 {
@@ -949,8 +961,7 @@ static void *tlb_reader(void *arg)
 		if (last > TLB_PAGES)
 			last = TLB_PAGES;
 		for (page = first; page < last; page++) {
-			seen = READ_ONCE(*(__u64 *)(job->area +
-						       page * job->ps));
+			seen = READ_ONCE(*tlb_page(job, page));
 			/* This one may be written right now. */
 			if (page == written)
 				continue;
@@ -958,7 +969,8 @@ static void *tlb_reader(void *arg)
 			if (seen == want)
 				continue;
 			f->what = "the reader's TLB has an old page";
-			f->page = page;
+			f->page = tlb_page(job, page) - tlb_page(job, 0);
+			f->page /= (long)(job->ps / sizeof(__u64));
 			f->word = 0;
 			f->want = want;
 			f->seen = seen;
@@ -979,7 +991,7 @@ static int tlb_child(struct cow_child *self, void *arg)
 	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
 		return 2;
 	for (page = 0; page < TLB_PAGES; page++)
-		if (*(__u64 *)(job->area + page * job->ps) != TLB_OLD)
+		if (*tlb_page(job, page) != TLB_OLD)
 			return 1;
 	return 0;
 }
@@ -997,11 +1009,11 @@ static int two_cpus(int *cpu)
 	return n;
 }
 
-TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
+static void stale_tlb(struct __test_metadata *_metadata, bool backward)
 {
 	size_t ps = cow_page_size(), len = TLB_PAGES * ps;
-	struct tlb_job job = { .ps = ps };
-	unsigned int page, round, rounds = wanted_rounds(), per_group;
+	struct tlb_job job = { .ps = ps, .backward = backward };
+	unsigned int page, round, rounds = wanted_rounds();
 	struct cow_child child;
 	pthread_t reader_id;
 	int cpu[2];
@@ -1018,8 +1030,7 @@ TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
 
 	for (round = 0; round < rounds; round++) {
 		for (page = 0; page < TLB_PAGES; page++)
-			WRITE_ONCE(*(__u64 *)(job.area + page * ps),
-				   TLB_OLD);
+			WRITE_ONCE(*tlb_page(&job, page), TLB_OLD);
 		memset(job.ctl, 0, sizeof(*job.ctl));
 		job.ctl->ack = -1;
 		ASSERT_EQ(cow_child_fork(&child, tlb_child, &job), 0);
@@ -1033,8 +1044,7 @@ TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
 				;
 			if (LOAD_ACQUIRE(job.ctl->failure.valid))
 				break;
-			WRITE_ONCE(*(__u64 *)(job.area + page * ps),
-				   TLB_NEW);
+			WRITE_ONCE(*tlb_page(&job, page), TLB_NEW);
 			STORE_RELEASE(job.ctl->written, page + 1);
 		}
 		ASSERT_EQ(pthread_join(reader_id, NULL), 0);
@@ -1044,14 +1054,33 @@ TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
 		ASSERT_EQ(cow_child_send(&child, 1), 0);
 		ASSERT_EQ(cow_child_end(&child), 0);
 	}
-	/* Else the writes took faults of their own, and nothing was tested. */
-	per_group = TLB_GROUP * variant->ahead / (variant->ahead + 1);
-	EXPECT_GE(copied_ahead(&self->before),
-		  (unsigned long long)rounds * TLB_PAGES / TLB_GROUP *
-		  per_group);
-
 	cow_unmap(job.area, len);
 	munmap(job.ctl, sizeof(*job.ctl));
+}
+
+/* Else the writes took faults of their own, and nothing was tested. */
+static void expect_ahead_of(struct __test_metadata *_metadata,
+			    const struct cow_stats *before, int ahead)
+{
+	unsigned int pages = TLB_PAGES - cow_upward(TLB_PAGES, ahead,
+						    false).faults;
+
+	EXPECT_GE(copied_ahead(before),
+		  (unsigned long long)wanted_rounds() * pages);
+}
+
+TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
+{
+	stale_tlb(_metadata, false);
+	expect_ahead_of(_metadata, &self->before, variant->ahead);
+}
+
+TEST_F_TIMEOUT(concurrent_writers, stale_tlb_below, TEST_TIMEOUT)
+{
+	stale_tlb(_metadata, true);
+	/* A fixed window only lies above the fault. */
+	if (variant->ahead == COW_ADAPTIVE)
+		expect_ahead_of(_metadata, &self->before, variant->ahead);
 }
 
 TEST_HARNESS_MAIN

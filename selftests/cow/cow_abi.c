@@ -50,6 +50,8 @@ FIXTURE_VARIANT(cow_abi)
 FIXTURE_VARIANT_ADD(cow_abi, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(cow_abi, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(cow_abi, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(cow_abi, ahead_31) { .ahead = 31 };
+FIXTURE_VARIANT_ADD(cow_abi, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(cow_abi)
 {
@@ -153,7 +155,13 @@ static int faults_of(struct cow_stats *delta, enum kind kind)
 /* The faults that it takes to write PAGES shared pages upward */
 static unsigned long long expected_faults(int ahead)
 {
-	return PAGES / (ahead + 1);
+	return cow_upward(PAGES, ahead, false).faults;
+}
+
+/* The same for pages that nobody else has */
+static unsigned long long expected_reuses(int ahead)
+{
+	return cow_upward(PAGES, ahead, true).faults;
 }
 
 /* Nothing counts any more: read the counters until they stand still. */
@@ -384,6 +392,7 @@ TEST_F(cow_abi, kernel_thread)
 
 static const char * const sysctls[] = {
 	"cow_stats", "cow_sample_interval", "cow_precopy", "cow_precopy_pages",
+	"cow_precopy_max",
 };
 
 /* As nobody: 0, or the number of the check that failed */
@@ -525,7 +534,9 @@ TEST_F(cow_abi, reset)
 		ASSERT_EQ(read_frozen(&s), 0);
 		/* From zero again after the last reset, so: at least these. */
 		ASSERT_GE(s.v[COW_FAULTS], expected_faults(variant->ahead));
-		ASSERT_GE(s.v[COW_REUSED], (unsigned long long)PAGES);
+		ASSERT_GE(s.v[COW_REUSED], expected_reuses(variant->ahead));
+		ASSERT_GE(s.v[COW_REUSED] + s.v[COW_REUSE_AHEAD],
+			  (unsigned long long)PAGES);
 		ASSERT_GT(s.v[COW_TOTAL_NS], 0ULL);
 		ASSERT_GT(s.v[COW_MIN_NS], 0ULL);
 		ASSERT_GE(s.v[COW_MAX_NS], s.v[COW_MIN_NS]);
@@ -559,6 +570,7 @@ static void check_faults(struct __test_metadata *_metadata, enum kind kind,
 			 unsigned long long faults, unsigned long long reused,
 			 unsigned long long attempts)
 {
+	unsigned long long reuse_ahead = kind == LEFT ? PAGES - reused : 0;
 	struct cow_stats delta;
 	int i;
 
@@ -566,9 +578,11 @@ static void check_faults(struct __test_metadata *_metadata, enum kind kind,
 		ASSERT_EQ(faults_of(&delta, kind), 0);
 		if (delta.v[COW_FAULTS] == faults &&
 		    delta.v[COW_REUSED] == reused &&
+		    delta.v[COW_REUSE_AHEAD] == reuse_ahead &&
 		    delta.v[COW_ATTEMPTS] == attempts)
 			break;
 	}
+	EXPECT_EQ(delta.v[COW_REUSE_AHEAD], reuse_ahead);
 	EXPECT_EQ(delta.v[COW_FAULTS], faults);
 	EXPECT_EQ(delta.v[COW_REUSED], reused);
 	EXPECT_EQ(delta.v[COW_ATTEMPTS], attempts);
@@ -589,13 +603,40 @@ TEST_F(cow_abi, count_shared)
 	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
 }
 
-/* The child is gone: nothing is copied, so nothing is copied ahead. */
+/*
+ * The child is gone: nothing is copied, so nothing is copied ahead. An adaptive
+ * window makes pages writable ahead, a fixed one does not.
+ */
 TEST_F(cow_abi, count_reused)
 {
+	unsigned long long reuses = expected_reuses(variant->ahead);
+
 	if (!is_root())
 		SKIP(return, "needs root");
+	ASSERT_EQ(reuses < PAGES, variant->ahead == COW_ADAPTIVE);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
-	check_faults(_metadata, LEFT, 0, PAGES, 0);
+	check_faults(_metadata, LEFT, 0, reuses, 0);
+}
+
+/* Each page that was made writable is one pgreuse, in a fault or ahead of it. */
+TEST_F(cow_abi, count_pgreuse)
+{
+	long long before, after = 0, want = PAGES;
+	struct cow_stats delta;
+	int i;
+
+	if (cow_file_key("/proc/vmstat", "pgreuse") < 0)
+		SKIP(return, "no pgreuse in /proc/vmstat");
+	for (i = 0; i < TRIES; i++) {
+		before = cow_file_key("/proc/vmstat", "pgreuse");
+		ASSERT_EQ(faults_of(&delta, LEFT), 0);
+		after = cow_file_key("/proc/vmstat", "pgreuse") - before;
+		/* Reading the file takes some of our own. */
+		if (after >= want && after < want + PAGES / 2)
+			break;
+	}
+	EXPECT_GE(after, want);
+	EXPECT_LT(after, want + PAGES / 2);
 }
 
 /* Pages of a file are copied one by one. */
@@ -904,8 +945,13 @@ static const struct knob knobs[] = {
 	},
 	{
 		.name = "cow_precopy_pages",
-		.good = { "1", "2", "14", "15", "7" },
-		.bad = { "0", "16", "17", "2147483647" },
+		.good = { "0", "1", "15", "16", "30", "31", "7" },
+		.bad = { "32", "33", "2147483647" },
+	},
+	{
+		.name = "cow_precopy_max",
+		.good = { "1", "2", "15", "16", "30", "31", "7" },
+		.bad = { "0", "32", "33", "2147483647" },
 	},
 };
 
@@ -943,6 +989,16 @@ static bool knob_reads(const struct knob *knob, const char *val)
 	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", knob->name);
 	snprintf(want, sizeof(want), "%s\n", val);
 	return cow_read_file(path, buf, sizeof(buf)) > 0 && !strcmp(buf, want);
+}
+
+/* As the kernel was booted, if nobody has changed anything since */
+TEST_F(cow_abi, sysctl_defaults)
+{
+	if (self->saved.stats || self->saved.precopy)
+		SKIP(return, "somebody uses it, perhaps with other settings");
+	EXPECT_EQ(self->saved.sample_interval, 100);
+	EXPECT_EQ(self->saved.precopy_pages, 0);
+	EXPECT_EQ(self->saved.precopy_max, COW_ADAPTIVE_MAX);
 }
 
 TEST_F(cow_abi, sysctl_accepts)
@@ -1045,8 +1101,12 @@ TEST_F(cow_abi, sysctl_refused_has_no_effect)
 	EXPECT_EQ(cow_sysctl_write("cow_stats", 2), -EINVAL);
 	EXPECT_EQ(cow_sysctl_write("cow_precopy", 2), -EINVAL);
 	EXPECT_EQ(cow_sysctl_write("cow_precopy", -1), -EINVAL);
-	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", 0), -EINVAL);
-	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", 16), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", -1), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_pages", COW_MAX_AHEAD + 1),
+		  -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_max", 0), -EINVAL);
+	EXPECT_EQ(cow_sysctl_write("cow_precopy_max", COW_MAX_AHEAD + 1),
+		  -EINVAL);
 	EXPECT_EQ(cow_sysctl_write("cow_stats", -1), -EINVAL);
 	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
 	/* Switched on twice is on once. */
@@ -1055,6 +1115,20 @@ TEST_F(cow_abi, sysctl_refused_has_no_effect)
 	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
 	EXPECT_EQ(cow_sysctl_write("cow_stats", 0), 0);
 	check_faults(_metadata, SHARED, 0, 0, PAGES - faults);
+}
+
+/* The bound of an adaptive window does not bound a fixed one. */
+TEST_F(cow_abi, max_is_for_adaptive)
+{
+	unsigned long long faults = expected_faults(variant->ahead);
+
+	if (!is_root())
+		SKIP(return, "needs root");
+	if (variant->ahead == COW_ADAPTIVE)
+		faults = PAGES / 2 + 1;
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_precopy_max", 1), 0);
+	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
 }
 
 /*
@@ -1240,7 +1314,8 @@ static void count_events(struct traced *t, char *text, char *area, int ahead)
 			if (addr - (uintptr_t)area >= PAGES * cow_page_size())
 				continue;
 			t->precopies++;
-			t->full += asked == (unsigned int)ahead &&
+			t->full += (ahead == COW_ADAPTIVE ||
+				    asked == (unsigned int)ahead) &&
 				   installed == asked && !strcmp(word, "none");
 		}
 	}
@@ -1283,7 +1358,8 @@ static int trace_writes(struct traced *t, enum kind of, int ahead)
 
 TEST_F(cow_abi, trace_events)
 {
-	unsigned int faults = expected_faults(variant->ahead);
+	struct cow_upward up = cow_upward(PAGES, variant->ahead, false);
+	unsigned int reuses = expected_reuses(variant->ahead);
 	struct traced t;
 
 	if (!is_root())
@@ -1294,15 +1370,15 @@ TEST_F(cow_abi, trace_events)
 
 	ASSERT_EQ(trace_writes(&t, SHARED, variant->ahead), 0);
 	EXPECT_EQ(t.wrong, 0U);
-	EXPECT_EQ(t.faults, faults);
-	EXPECT_EQ(t.copied, faults);
-	EXPECT_EQ(t.precopies, variant->ahead ? faults : 0);
-	EXPECT_EQ(t.full, variant->ahead ? faults : 0);
+	EXPECT_EQ(t.faults, (unsigned int)up.faults);
+	EXPECT_EQ(t.copied, (unsigned int)up.faults);
+	EXPECT_EQ(t.precopies, (unsigned int)up.windows);
+	EXPECT_EQ(t.full, (unsigned int)up.windows);
 
 	ASSERT_EQ(trace_writes(&t, LEFT, variant->ahead), 0);
 	EXPECT_EQ(t.wrong, 0U);
-	EXPECT_EQ(t.faults, (unsigned int)PAGES);
-	EXPECT_EQ(t.reused, (unsigned int)PAGES);
+	EXPECT_EQ(t.faults, reuses);
+	EXPECT_EQ(t.reused, reuses);
 	EXPECT_EQ(t.precopies, 0U);
 }
 

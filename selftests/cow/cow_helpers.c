@@ -166,11 +166,18 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	    cow_sysctl_read("cow_precopy", &saved->precopy) ||
 	    cow_sysctl_read("cow_precopy_pages", &saved->precopy_pages))
 		return "cannot read the vm.cow_* sysctls";
+	if (cow_sysctl_read("cow_precopy_max", &saved->precopy_max))
+		saved->precopy_max = -1;
 	saved->valid = true;
 
+	if (ahead == COW_ADAPTIVE && saved->precopy_max < 0)
+		return "no vm.cow_precopy_max: this kernel's window does not adapt";
 	reason = cow_want("cow_precopy", !!ahead);
 	if (!reason && ahead)
-		reason = cow_want("cow_precopy_pages", ahead);
+		reason = cow_want("cow_precopy_pages",
+				  ahead == COW_ADAPTIVE ? 0 : ahead);
+	if (!reason && ahead == COW_ADAPTIVE)
+		reason = cow_want("cow_precopy_max", COW_ADAPTIVE_MAX);
 	if (!reason && (flags & COW_WANT_STATS))
 		reason = cow_want("cow_stats", 1);
 	if (reason) {
@@ -188,6 +195,8 @@ void cow_restore(const struct cow_settings *saved)
 		return;
 	cow_want("cow_precopy", saved->precopy);
 	cow_want("cow_precopy_pages", saved->precopy_pages);
+	if (saved->precopy_max > 0)
+		cow_want("cow_precopy_max", saved->precopy_max);
 	cow_want("cow_stats", saved->stats);
 	cow_want("cow_sample_interval", saved->sample_interval);
 }
@@ -544,6 +553,39 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 		return ret;
 	cow_stats_delta(&m->d, &before, &after);
 	return 0;
+}
+
+/* Pages ahead of a fault with a run of that many written pages before it */
+static int upward_window(int run, int ahead, bool reuse)
+{
+	if (ahead != COW_ADAPTIVE)
+		return reuse ? 0 : ahead;
+	if (run < 2)
+		return 0;
+	if (reuse)
+		run /= 2;
+	else
+		run = run < 16 ? 1 : run / 8;
+	return run < COW_ADAPTIVE_MAX ? run : COW_ADAPTIVE_MAX;
+}
+
+struct cow_upward cow_upward(int nr, int ahead, bool reuse)
+{
+	struct cow_upward up = {};
+	int i, left, window;
+
+	for (i = 0; i < nr; i += 1 + window) {
+		left = nr - 1 - i;
+		if (ahead == COW_ADAPTIVE && left > COW_ADAPTIVE_MAX -
+		    i % (COW_ADAPTIVE_MAX + 1))
+			left = COW_ADAPTIVE_MAX - i % (COW_ADAPTIVE_MAX + 1);
+		window = upward_window(i, ahead, reuse);
+		if (window > left)
+			window = left;
+		up.faults++;
+		up.windows += window > 0;
+	}
+	return up;
 }
 
 /* What tells a child to end. Not EOF: its siblings have that pipe too. */

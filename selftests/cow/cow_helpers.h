@@ -21,6 +21,7 @@
  *	FIXTURE_VARIANT_ADD(foo, off) { .ahead = 0 };
  *	FIXTURE_VARIANT_ADD(foo, ahead_1) { .ahead = 1 };
  *	FIXTURE_VARIANT_ADD(foo, ahead_15) { .ahead = 15 };
+ *	FIXTURE_VARIANT_ADD(foo, adaptive) { .ahead = COW_ADAPTIVE };
  *
  *	FIXTURE_SETUP(foo)
  *	{
@@ -78,7 +79,20 @@
 #define COW_STATS_FILE	"/proc/cow_stats"
 
 /* The largest fixed window that vm.cow_precopy_pages takes. */
-#define COW_MAX_AHEAD	15
+#define COW_MAX_AHEAD	31
+
+/*
+ * Instead of a number of pages: vm.cow_precopy_pages=0. The window is chosen by
+ * what was written around the fault, up to vm.cow_precopy_max pages, and may
+ * lie on either side of it.
+ */
+#define COW_ADAPTIVE	(-1)
+/* vm.cow_precopy_max, as the kernel and cow_setup() set it */
+#define COW_ADAPTIVE_MAX	15
+/* So long a run of written pages has the largest window next to it. */
+#define COW_LONG_RUN	(8 * COW_ADAPTIVE_MAX)
+/* The pages of a window are from an aligned block of that many. */
+#define COW_BLOCK	64
 
 /*
  * Sysctls, and settings of a fixture.
@@ -96,6 +110,7 @@ struct cow_settings {
 	long sample_interval;
 	long precopy;
 	long precopy_pages;
+	long precopy_max;	/* -1 on a kernel whose window does not adapt */
 };
 
 /* Set vm.cow_stats=1 too; without it faults, reused and *_ns do not count. */
@@ -103,9 +118,10 @@ struct cow_settings {
 
 /*
  * Save the sysctls and switch pre-copy off (ahead 0) or on with a window of
- * ahead pages. Returns NULL, or the reason to skip: the kernel lacks the
- * series, or the setting is another one and may not be changed. Without root a
- * setting that happens to be right already is fine.
+ * ahead pages, or with one that adapts (COW_ADAPTIVE). Returns NULL, or the
+ * reason to skip: the kernel lacks the series, or the setting is another one
+ * and may not be changed. Without root a setting that happens to be right
+ * already is fine.
  */
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags);
 void cow_restore(const struct cow_settings *saved);
@@ -252,6 +268,21 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr);
 
 /* The frames of nr pages; all 0 if hidden */
 int cow_pfns(const void *addr, int nr, __u64 *pfn);
+
+/*
+ * What to expect when nr pages, of which the first one is aligned to COW_BLOCK
+ * pages and has nothing written before it, are written upward with a window of
+ * ahead pages: the faults, and how many of them have a window. Of an adaptive
+ * one, this is all that the tests know: it grows with the run of what was
+ * written, to an 8th of it, and never beyond 16 aligned pages. reuse: nobody
+ * else has the pages, and the window is half of the run.
+ */
+struct cow_upward {
+	int faults;
+	int windows;
+};
+
+struct cow_upward cow_upward(int nr, int ahead, bool reuse);
 
 /* Is attempts == success + skips? In a delta too, while all is quiet. */
 static inline bool cow_stats_balanced(const struct cow_stats *s)

@@ -6,6 +6,14 @@
  * exactly from what is in the memory; simulate() does the arithmetic, and each
  * test lays out some memory, writes to it and compares.
  *
+ * With vm.cow_precopy_pages=0 the window adapts, and how large it is depends on
+ * rules that are not repeated here (adaptive.c tests what comes of them). Next
+ * to a long run of written pages there is one for certain. So these variants
+ * write such a run first, below the pages of the layout or, in the variant
+ * adaptive_down, above them, with the whole layout reversed. Then the same
+ * pages must be left alone, and every page that was copied ahead or made
+ * writable ahead must have saved a fault as soon as it is written to.
+ *
  * The environment variable COW_SEED repeats the random layouts of a run.
  */
 #include <fcntl.h>
@@ -54,6 +62,7 @@ struct layout {
 	int order[MAX_NR];	/* which to write, and in which order */
 	int nr_order;
 	int cut;		/* a second VMA begins here, if not 0 */
+	bool down;		/* all of it is reversed: the second one ends here */
 	enum cow_key refuse;	/* a whole window is refused, if not 0 */
 	/* Called before and after the fork; 0 or a negative errno */
 	int (*before_fork)(char *p, const struct layout *l);
@@ -76,6 +85,7 @@ static struct layout lay;
 static struct expected want;
 static struct cow_measure got;
 static __u64 seed;
+static bool turn;	/* the variant's: reverse each layout */
 
 /*
  * The arithmetic
@@ -313,6 +323,25 @@ static int make_kinds(char *p)
 	return ret;
 }
 
+/* Turn everything round, so that what was behind a page is before it. */
+static void reverse(struct layout *l)
+{
+	enum kind kind;
+	int i;
+
+	for (i = 0; i < l->nr / 2; i++) {
+		kind = l->kind[i];
+		l->kind[i] = l->kind[l->nr - 1 - i];
+		l->kind[l->nr - 1 - i] = kind;
+	}
+	for (i = 0; i < l->nr_order; i++)
+		l->order[i] = l->nr - 1 - l->order[i];
+	l->offset = ptrs_per_pmd - 1 - (l->offset + l->nr - 1) % ptrs_per_pmd;
+	if (l->cut)
+		l->cut = l->nr - l->cut;
+	l->down = true;
+}
+
 static void fill(char *p)
 {
 	int i;
@@ -336,6 +365,7 @@ FIXTURE(precopy_window)
 FIXTURE_VARIANT(precopy_window)
 {
 	int ahead;
+	bool down;
 };
 
 FIXTURE_VARIANT_ADD(precopy_window, off) { .ahead = 0 };
@@ -344,6 +374,12 @@ FIXTURE_VARIANT_ADD(precopy_window, ahead_2) { .ahead = 2 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_3) { .ahead = 3 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_7) { .ahead = 7 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(precopy_window, ahead_31) { .ahead = 31 };
+FIXTURE_VARIANT_ADD(precopy_window, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(precopy_window, adaptive_down) {
+	.ahead = COW_ADAPTIVE,
+	.down = true,
+};
 
 FIXTURE_SETUP(precopy_window)
 {
@@ -357,6 +393,7 @@ FIXTURE_SETUP(precopy_window)
 	ASSERT_EQ(0, cow_sysctl_read("cow_stats", &counting));
 	ps = cow_page_size();
 	ptrs_per_pmd = cow_pmd_size() / ps;
+	turn = variant->down;
 	seed = env ? strtoull(env, NULL, 0) :
 		     ((__u64)time(NULL) << 16) ^ getpid();
 	ASSERT_EQ(0, cow_pin_cpu());
@@ -375,6 +412,33 @@ FIXTURE_TEARDOWN_PARENT(precopy_window)
 			usleep(1000);
 	}
 	cow_restore(&self->saved);
+}
+
+/*
+ * The same for a window that adapts. What was expected is what it takes without
+ * any: every write that has not faulted must have been for a page that was
+ * copied ahead, or made writable ahead.
+ */
+static bool compare_adaptive(const struct cow_measure *m,
+			     const struct expected *e, int unused)
+{
+	long copies = m->d.v[COW_SUCCESS], reuses = m->d.v[COW_REUSE_AHEAD];
+	int i, left = 0;
+
+	for (i = 0; i < lay.nr; i++)
+		left += !e->written[i] &&
+			(lay.kind[i] == ALONE || lay.kind[i] == UNSHARED);
+	if (!cow_stats_balanced(&m->d) || copies < unused ||
+	    m->minflt + copies - unused + reuses < e->minflt ||
+	    m->minflt + copies - unused + reuses > e->minflt + left)
+		return false;
+	if (lay.refuse && (copies || reuses || !m->d.v[lay.refuse] ||
+			   m->d.skips != m->d.v[lay.refuse]))
+		return false;
+	if (!counting)
+		return true;
+	return m->d.v[COW_FAULTS] + copies - unused == e->d.v[COW_FAULTS] &&
+	       m->d.v[COW_REUSED] + reuses >= e->d.v[COW_REUSED];
 }
 
 /* Is what the counters say what was expected? */
@@ -425,6 +489,47 @@ static void log_difference(struct __test_metadata *_metadata)
 			       got.d.v[k], want.d.v[k]);
 }
 
+/*
+ * May an adaptive window have had this page, that nobody has written to? Only
+ * if something was written in the same VMA, and in the same part of a page table.
+ */
+static bool near_a_write(int i)
+{
+	int k;
+
+	for (k = 0; k < lay.nr; k++) {
+		if (want.written[k] && (k < lay.cut) == (i < lay.cut) &&
+		    (lay.offset + k) / COW_BLOCK == (lay.offset + i) / COW_BLOCK)
+			return true;
+	}
+	return false;
+}
+
+/* The frames: moved where they had to, and of others only what may be copied. */
+static int check_frames(struct __test_metadata *_metadata, int ahead,
+			const __u64 *before, const __u64 *after)
+{
+	int i, unused = 0;
+
+	for (i = 0; i < lay.nr; i++) {
+		if (lay.kind[i] == SWAPPED)
+			continue;
+		if (ahead == COW_ADAPTIVE && !want.written[i] &&
+		    lay.kind[i] == SHARED && before[i] != after[i]) {
+			EXPECT_TRUE(near_a_write(i)) {
+				TH_LOG("page %d was copied", i);
+			}
+			unused++;
+			continue;
+		}
+		EXPECT_EQ(want.moved[i], before[i] != after[i]) {
+			TH_LOG("page %d: frame %#llx before, %#llx after",
+			       i, before[i], after[i]);
+		}
+	}
+	return unused;
+}
+
 static bool is_zero(const char *p, size_t len)
 {
 	size_t i;
@@ -462,25 +567,55 @@ static bool content_ok(const char *page, int i)
 }
 
 /*
+ * A run of written pages that ends before the layout, or begins behind it, as
+ * evidence for an adaptive window. Without a window of its own, which could
+ * reach into the layout.
+ */
+static int write_evidence(char *p)
+{
+	const int nr = COW_LONG_RUN + 10;
+	char *run = turn ? p + lay.nr * ps : p - nr * ps;
+	int i;
+
+	if (madvise(run, nr * ps, MADV_RANDOM))
+		return -errno;
+	for (i = 0; i < nr; i++)
+		cow_touch(run + i * ps, 'e');
+	return madvise(run, nr * ps, MADV_NORMAL) ? -errno : 0;
+}
+
+/*
  * Lay the memory out, write to it in the given order, compare. The counters
  * are the whole system's: if they differ, try again with new memory.
  */
 static void run(struct __test_metadata *_metadata, int ahead)
 {
 	static __u64 before[MAX_NR], after[MAX_NR];
-	bool visible = cow_pfn_visible();
+	int i, try, pages, unused = 0;
+	bool visible = cow_pfn_visible(), ok = false;
+	struct layout kept = lay;
 	struct cow_child c;
 	char *map, *p;
-	size_t len;
-	int i, try;
 
+	if (ahead == COW_ADAPTIVE && !visible)
+		SKIP(return, "what an adaptive window does shows in frame numbers only");
 	ASSERT_LE(lay.nr, MAX_NR);
-	simulate(&want, &lay, ahead);
+	if (turn)
+		reverse(&lay);
+	simulate(&want, &lay, ahead == COW_ADAPTIVE ? 0 : ahead);
 	for (try = 0; try < COW_TRIES; try++) {
-		len = (lay.offset + lay.nr) * ps;
-		map = cow_map(len, ptrs_per_pmd * ps);
+		pages = lay.offset + lay.nr;
+		if (ahead == COW_ADAPTIVE)
+			pages += ptrs_per_pmd;
+		map = cow_map(pages * ps, ptrs_per_pmd * ps);
 		ASSERT_NE(NULL, map);
 		p = map + lay.offset * ps;
+		if (ahead == COW_ADAPTIVE) {
+			if (!turn)
+				p += ptrs_per_pmd * ps;
+			cow_fill(turn ? p + lay.nr * ps : map,
+				 ptrs_per_pmd * ps, TAG);
+		}
 		if (!lay.before_fork)
 			fill(p);
 		else
@@ -491,19 +626,16 @@ static void run(struct __test_metadata *_metadata, int ahead)
 		ASSERT_EQ(0, make_kinds(p));
 		if (lay.after_fork)
 			ASSERT_EQ(0, lay.after_fork(p, &lay));
+		if (ahead == COW_ADAPTIVE)
+			ASSERT_EQ(0, write_evidence(p));
 
 		ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
 		ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
 		ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
 
+		if (visible)
+			unused = check_frames(_metadata, ahead, before, after);
 		for (i = 0; i < lay.nr; i++) {
-			if (visible && lay.kind[i] != SWAPPED) {
-				EXPECT_EQ(want.moved[i],
-					  before[i] != after[i]) {
-					TH_LOG("page %d: frame %#llx before, %#llx after",
-					       i, before[i], after[i]);
-				}
-			}
 			if ((lay.kind[i] == HOLE && !want.written[i]) ||
 			    lay.kind[i] == POISONED)
 				continue;
@@ -520,14 +652,36 @@ static void run(struct __test_metadata *_metadata, int ahead)
 		}
 		/* It has found its own memory unchanged. */
 		EXPECT_EQ(0, cow_child_end(&c));
-		cow_unmap(map, len);
-		if (_metadata->exit_code || compare(&got, &want))
+		cow_unmap(map, pages * ps);
+		ok = ahead == COW_ADAPTIVE ?
+		     compare_adaptive(&got, &want, unused) :
+		     compare(&got, &want);
+		if (_metadata->exit_code || ok)
 			break;
 	}
 	EXPECT_TRUE(cow_stats_balanced(&got.d));
-	EXPECT_TRUE(compare(&got, &want)) {
+	EXPECT_TRUE(ok) {
 		log_difference(_metadata);
 	}
+	lay = kept;
+}
+
+/* An adaptive window must have come upon these; a fixed one is exact anyway. */
+static void expect_met(struct __test_metadata *_metadata, int ahead,
+		       enum cow_key key)
+{
+	if (ahead == COW_ADAPTIVE)
+		EXPECT_GT(got.d.v[key], 0) {
+			TH_LOG("%s", cow_key_names[key]);
+		}
+}
+
+/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+static int expect_windows(char *p, int nr, int ahead)
+{
+	if (ahead != COW_ADAPTIVE)
+		return 0;
+	return madvise(p, nr * ps, MADV_SEQUENTIAL) ? -errno : 0;
 }
 
 /* Every page shared, and written from the first to the last */
@@ -566,6 +720,8 @@ TEST_F_TIMEOUT(precopy_window, upward, TEST_TIMEOUT)
 
 		lay_upward(m);
 		run(_metadata, n);
+		if (n == COW_ADAPTIVE)
+			continue;
 		/* The formula, without simulate() */
 		EXPECT_EQ((m + n) / (n + 1), got.minflt);
 		EXPECT_EQ(counting ? (m + n) / (n + 1) : 0,
@@ -584,6 +740,8 @@ TEST_F_TIMEOUT(precopy_window, downward, TEST_TIMEOUT)
 	for (i = 0; i < m; i++)
 		lay.order[i] = m - 1 - i;
 	run(_metadata, variant->ahead);
+	if (variant->ahead == COW_ADAPTIVE)
+		return;
 	EXPECT_EQ(m, got.minflt);
 	EXPECT_EQ(0, got.d.v[COW_SUCCESS]);
 }
@@ -606,12 +764,13 @@ TEST_F_TIMEOUT(precopy_window, same_page_again, TEST_TIMEOUT)
 {
 	int i;
 
-	lay_upward(32);
-	for (i = 0; i < 32; i++)
+	lay_upward(64);
+	for (i = 0; i < 64; i++)
 		lay.order[i] = 3;
 	run(_metadata, variant->ahead);
 	EXPECT_EQ(1, got.minflt);
-	EXPECT_EQ(variant->ahead, got.d.v[COW_SUCCESS]);
+	if (variant->ahead != COW_ADAPTIVE)
+		EXPECT_EQ(variant->ahead, got.d.v[COW_SUCCESS]);
 }
 
 TEST_F_TIMEOUT(precopy_window, random_order, TEST_TIMEOUT)
@@ -631,18 +790,29 @@ TEST_F_TIMEOUT(precopy_window, random_order, TEST_TIMEOUT)
  * Where the window ends
  */
 
+/* The second VMA: where it begins, and how long it is */
+static char *second_vma(char *p, const struct layout *l, size_t *len)
+{
+	*len = (l->down ? l->cut : l->nr - l->cut) * ps;
+	return l->down ? p : p + l->cut * ps;
+}
+
 static int cut_by_mprotect(char *p, const struct layout *l)
 {
+	size_t len;
+
 	fill(p);
-	return mprotect(p + l->cut * ps, (l->nr - l->cut) * ps, PROT_READ) ?
-	       -errno : 0;
+	p = second_vma(p, l, &len);
+	return mprotect(p, len, PROT_READ) ? -errno : 0;
 }
 
 static int cut_by_madvise(char *p, const struct layout *l)
 {
+	size_t len;
+
 	fill(p);
-	return madvise(p + l->cut * ps, (l->nr - l->cut) * ps, MADV_DONTDUMP) ?
-	       -errno : 0;
+	p = second_vma(p, l, &len);
+	return madvise(p, len, MADV_DONTDUMP) ? -errno : 0;
 }
 
 TEST_F_TIMEOUT(precopy_window, end_of_vma, TEST_TIMEOUT)
@@ -650,7 +820,7 @@ TEST_F_TIMEOUT(precopy_window, end_of_vma, TEST_TIMEOUT)
 	int last;
 
 	/* The last page written: the VMA's last, the one before it, ... */
-	for (last = 1; last <= 17; last += 4) {
+	for (last = 1; last <= 33; last += 4) {
 		lay_upward(64);
 		lay.cut = 40;
 		lay.before_fork = last & 4 ? cut_by_mprotect : cut_by_madvise;
@@ -676,10 +846,10 @@ TEST_F_TIMEOUT(precopy_window, end_of_page_table, TEST_TIMEOUT)
 {
 	int last;
 
-	for (last = 1; last <= 17; last += 4) {
+	for (last = 1; last <= 33; last += 4) {
 		lay_upward(64);
-		lay.offset = ptrs_per_pmd - 32;
-		lay.order[0] = 32 - last;
+		lay.offset = ptrs_per_pmd - 40;
+		lay.order[0] = 40 - last;
 		lay.nr_order = 1;
 		run(_metadata, variant->ahead);
 		EXPECT_EQ(last <= variant->ahead, got.d.v[COW_SKIP_PMD]);
@@ -713,6 +883,7 @@ TEST_F_TIMEOUT(precopy_window, holes, TEST_TIMEOUT)
 {
 	lay_every(64, 4, HOLE);
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_NOTPRESENT);
 	lay_every(64, 2, HOLE);
 	lay.nr_order = 1;
 	run(_metadata, variant->ahead);
@@ -731,6 +902,7 @@ TEST_F_TIMEOUT(precopy_window, zero_pages, TEST_TIMEOUT)
 {
 	lay_every(64, 4, ZERO);
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_NOTANON);
 	lay_every(64, 2, ZERO);
 	lay.nr_order = 1;
 	run(_metadata, variant->ahead);
@@ -740,6 +912,7 @@ TEST_F_TIMEOUT(precopy_window, no_longer_shared, TEST_TIMEOUT)
 {
 	lay_every(64, 4, ALONE);
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
 	lay_every(64, 2, ALONE);
 	lay.nr_order = 1;
 	run(_metadata, variant->ahead);
@@ -752,6 +925,7 @@ TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
 		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
 	lay_every(64, 4, UNSHARED);
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
 	lay_every(64, 2, UNSHARED);
 	lay.nr_order = 1;
 	run(_metadata, variant->ahead);
@@ -766,6 +940,7 @@ TEST_F_TIMEOUT(precopy_window, pinned, TEST_TIMEOUT)
 	lay_upward(64);
 	lay.kind[1] = PINNED;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_PINNED);
 }
 
 TEST_F_TIMEOUT(precopy_window, as_if_pinned, TEST_TIMEOUT)
@@ -782,6 +957,7 @@ TEST_F_TIMEOUT(precopy_window, as_if_pinned, TEST_TIMEOUT)
 	lay.kind[1] = SPLICED;
 	lay.nr_order = 1;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_PINNED);
 	lay.nr_order = 64;
 	run(_metadata, variant->ahead);
 }
@@ -820,6 +996,7 @@ TEST_F_TIMEOUT(precopy_window, ksm, TEST_TIMEOUT)
 	lay_every(32, 4, MERGED);
 	lay.before_fork = merge;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_KSM);
 }
 
 static int lazyfree(char *p, const struct layout *l)
@@ -853,6 +1030,7 @@ TEST_F_TIMEOUT(precopy_window, lazyfree, TEST_TIMEOUT)
 
 	lay.before_fork = lazyfree;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_SPECIAL);
 }
 
 static int swap_out(char *p, const struct layout *l)
@@ -889,6 +1067,7 @@ TEST_F_TIMEOUT(precopy_window, swapped_out, TEST_TIMEOUT)
 		if (lay.kind[i] != SWAPPED)
 			lay.order[lay.nr_order++] = i;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_NOTPRESENT);
 }
 
 TEST_F_TIMEOUT(precopy_window, poisoned, TEST_TIMEOUT)
@@ -909,6 +1088,7 @@ TEST_F_TIMEOUT(precopy_window, poisoned, TEST_TIMEOUT)
 		if (i != 1)
 			lay.order[lay.nr_order++] = i;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_NOTPRESENT);
 }
 
 static int map_file(char *p, const struct layout *l)
@@ -945,6 +1125,7 @@ TEST_F_TIMEOUT(precopy_window, file_pages, TEST_TIMEOUT)
 	lay_every(64, 4, FILEPAGE);
 	lay.before_fork = map_file;
 	run(_metadata, variant->ahead);
+	expect_met(_metadata, variant->ahead, COW_SKIP_NOTANON);
 	/* and a mapping of which nothing has been written */
 	lay_every(64, 1, FILEPAGE);
 	lay.before_fork = map_file;
@@ -1002,7 +1183,7 @@ TEST_F_TIMEOUT(precopy_window, madv_random, TEST_TIMEOUT)
 	lay_upward(64);
 	lay.before_fork = advise_random_and_back;
 	run(_metadata, variant->ahead);
-	EXPECT_EQ(variant->ahead > 0, got.d.v[COW_SUCCESS] > 0);
+	EXPECT_EQ(variant->ahead != 0, got.d.v[COW_SUCCESS] > 0);
 }
 
 static int uffd = -1;
@@ -1063,7 +1244,7 @@ static void with_uffd(struct __test_metadata *_metadata, int ahead)
 	lay_upward(64);
 	lay.after_fork = disarm_uffd;
 	run(_metadata, ahead);
-	EXPECT_EQ(ahead > 0, got.d.v[COW_SUCCESS] > 0);
+	EXPECT_EQ(ahead != 0, got.d.v[COW_SUCCESS] > 0);
 	close(uffd);
 }
 
@@ -1162,6 +1343,7 @@ TEST_F_TIMEOUT(precopy_window, soft_dirty, TEST_TIMEOUT)
 	fill(p);
 	ASSERT_EQ(0, cow_child_fork(&c, child, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, expect_windows(p, 64, variant->ahead));
 	ASSERT_EQ(0, clear_soft_dirty(p, &lay));
 	for (i = 0; i < 64; i += 5)
 		cow_touch(p + i * ps, 'w');
@@ -1194,6 +1376,7 @@ TEST_F_TIMEOUT(precopy_window, write_from_outside, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_child_fork(&c, child, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	ASSERT_EQ(0, cow_child_settle(&c));
+	ASSERT_EQ(0, expect_windows(p, 64, variant->ahead));
 	ASSERT_EQ(0, cow_stats_read(&before));
 	ASSERT_EQ(0, cow_stats_read(&before));
 	for (i = 0; i < 64; i += 16) {
@@ -1231,6 +1414,7 @@ TEST_F_TIMEOUT(precopy_window, unshare_for_a_pin, TEST_TIMEOUT)
 	fill(p);
 	ASSERT_EQ(0, cow_child_fork(&c, child, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, expect_windows(p, 64, variant->ahead));
 	ASSERT_EQ(0, cow_pfns(p, 64, before));
 	for (i = 0; i < 64; i += 16)
 		ASSERT_EQ(0, pin_and_unpin(p + i * ps));
@@ -1262,6 +1446,7 @@ TEST_F_TIMEOUT(precopy_window, resident_set, TEST_TIMEOUT)
 	fill(p);
 	ASSERT_EQ(0, cow_child_fork(&c, child, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, expect_windows(p, 64, variant->ahead));
 	if (cow_smaps_kb(p, "Rss") < 0)
 		SKIP(return, "no /proc/self/smaps");
 	ASSERT_EQ(kb, cow_smaps_kb(p, "Rss"));
@@ -1302,7 +1487,7 @@ TEST_F_TIMEOUT(precopy_window, nothing_leaks, TEST_TIMEOUT)
 			ASSERT_EQ(0, cow_child_fork(&c, child, p));
 			ASSERT_EQ(1, cow_child_recv(&c));
 			for (k = 0; k < nr; k++)
-				cow_touch(p + k * ps, 'w');
+				cow_touch(p + (turn ? nr - 1 - k : k) * ps, 'w');
 			ASSERT_EQ(0, cow_child_end(&c));
 			cow_unmap(p, nr * ps);
 		}
@@ -1325,6 +1510,7 @@ TEST_F_TIMEOUT(precopy_window, nothing_leaks, TEST_TIMEOUT)
 
 struct cgroup_work {
 	char dir[64];
+	int ahead;
 	const char *limit;	/* memory.max or memory.high */
 	long extra;		/* pages that may be charged from now on */
 	/* results */
@@ -1359,7 +1545,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	cow_fill(p, CG_PAGES * ps, TAG);
 	for (i = 0; i < CG_WRITES; i++)
 		order[i] = i * (CG_PAGES / CG_WRITES);
-	if (cow_child_idle(&c))
+	if (cow_child_idle(&c) || expect_windows(p, CG_PAGES, w->ahead))
 		return 3;
 	/* Everything but the writes has been done once before the limit. */
 	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
@@ -1410,6 +1596,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 	/* Nothing to reclaim: what does not fit kills. */
 	cgroup_write(w->dir, "memory.swap.max", "0");
 
+	w->ahead = ahead;
 	w->limit = limit;
 	w->extra = extra;
 	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, w));
@@ -1426,7 +1613,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 	EXPECT_LE(CG_WRITES, w->m.minflt + w->m.d.v[COW_SUCCESS]);
 	EXPECT_TRUE(cow_stats_balanced(&w->m.d));
 	/* and at the limit pre-copy has stopped. */
-	EXPECT_EQ(ahead > 0, w->m.d.v[COW_SKIP_NOMEM] > 0);
+	EXPECT_EQ(ahead != 0, w->m.d.v[COW_SKIP_NOMEM] > 0);
 	if (ahead)
 		EXPECT_GE(extra, w->m.d.v[COW_SUCCESS]);
 }

@@ -11,7 +11,8 @@
  * The driver drops one page more than it is told to (its range includes the
  * end), so that it does not notice that the first page of a window was left
  * out. With a window of one page that is all there is: only the variant with 15
- * pages ahead sees a notifier range of just the faulting page.
+ * pages ahead sees a notifier range of just the faulting page. Backward, an
+ * adaptive window lies below the fault.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -101,6 +102,7 @@ FIXTURE_VARIANT(secondary_mmu)
 FIXTURE_VARIANT_ADD(secondary_mmu, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(secondary_mmu, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(secondary_mmu)
 {
@@ -238,7 +240,7 @@ static unsigned long long copied_ahead(const struct cow_stats *before)
 /* Pages copied ahead when all pages are written upward once */
 static unsigned long long expected_ahead(int ahead)
 {
-	return GROUPS * (GROUP * ahead / (ahead + 1));
+	return PAGES - cow_upward(PAGES, ahead, false).faults;
 }
 
 /*
@@ -295,6 +297,29 @@ TEST_F(secondary_mmu, read_after_each_write)
 	check_child(_metadata);
 }
 
+/* Downward: what was not yet written is at the start. */
+TEST_F(secondary_mmu, read_after_writes_downward)
+{
+	struct mirror *m = &self->m;
+	unsigned int page, i;
+	int tag;
+
+	share_and_mirror(_metadata, m);
+	for (i = PAGES; i-- > 0; ) {
+		fill(m->area, m->ps, i, NEW);
+		ASSERT_GE(device_read(m->fd, m->area, m->buf, m->ps), 0);
+		for (page = 0; page < PAGES; page++) {
+			tag = tag_of(m->buf, m->ps, page);
+			ASSERT_EQ(tag, page < i ? OLD : NEW)
+				TH_LOG("page %u after page %u", page, i);
+		}
+	}
+	if (variant->ahead == COW_ADAPTIVE)
+		EXPECT_GE(copied_ahead(&m->before),
+			  expected_ahead(variant->ahead));
+	check_child(_metadata);
+}
+
 /* The same in a random order: windows with holes. */
 TEST_F(secondary_mmu, read_after_random_writes)
 {
@@ -331,6 +356,9 @@ TEST_F(secondary_mmu, device_writes_after)
 	struct mirror *m = &self->m;
 	unsigned int page, group;
 
+	/* All up to the end of 16 aligned pages, without evidence */
+	if (variant->ahead == COW_ADAPTIVE)
+		ASSERT_EQ(madvise(m->area, PAGES * m->ps, MADV_SEQUENTIAL), 0);
 	share_and_mirror(_metadata, m);
 	for (page = 0; page < PAGES; page++)
 		fill(m->buf, m->ps, page, DEV);
@@ -343,8 +371,9 @@ TEST_F(secondary_mmu, device_writes_after)
 				     GROUP - 1), 0);
 	}
 	if (variant->ahead)
-		EXPECT_GE(copied_ahead(&m->before),
-			  (unsigned long long)GROUPS * variant->ahead);
+		EXPECT_GE(copied_ahead(&m->before), (unsigned long long)GROUPS *
+			  (variant->ahead == COW_ADAPTIVE ? COW_ADAPTIVE_MAX :
+			   variant->ahead));
 	for (page = 0; page < PAGES; page++) {
 		ASSERT_EQ(tag_of(m->area, m->ps, page),
 			  page % GROUP ? DEV : NEW)
@@ -366,6 +395,9 @@ TEST_F(secondary_mmu, device_writes_first)
 	struct mirror *m = &self->m;
 	unsigned int page;
 
+	/* Else there is no evidence that a neighbour will be written, too. */
+	if (variant->ahead == COW_ADAPTIVE)
+		ASSERT_EQ(madvise(m->area, PAGES * m->ps, MADV_SEQUENTIAL), 0);
 	share_and_mirror(_metadata, m);
 	for (page = 0; page < PAGES; page++)
 		fill(m->buf, m->ps, page, DEV);

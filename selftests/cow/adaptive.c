@@ -1,0 +1,1074 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What vm.cow_precopy_pages=0 does: the pages to copy ahead, and those to make
+ * writable ahead, are chosen by what was written around the fault. Which they
+ * are is the kernel's business; here is what a program may rely on:
+ *
+ * - who writes here and there pays for nothing that he does not use;
+ * - who writes much takes few faults, in whatever direction;
+ * - at any moment there are not more copies that nobody has written to than
+ *   pages that were copied because somebody did;
+ * - a page that anybody else still has is copied, never made writable.
+ *
+ * The counters are those of this process alone, and exact.
+ *
+ * The environment variable COW_SEED repeats the random orders of a run.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		4096	/* pages of most tests */
+#define MAX_NR		8192
+#define TAG		11
+#define TEST_TIMEOUT	120
+
+static size_t ps, table;	/* bytes of a page, pages of a page table */
+static __u64 seed;
+static char *map, *area;
+static size_t map_len;
+static struct cow_child child;
+static __u64 pfn_then[MAX_NR], pfn_now[MAX_NR];
+static int order[MAX_NR];
+static bool written[MAX_NR];
+static struct cow_stats before, after, cost;
+static long minflt;
+
+FIXTURE(adaptive)
+{
+	struct cow_settings saved;
+};
+
+FIXTURE_SETUP(adaptive)
+{
+	const char *reason, *env = getenv("COW_SEED");
+
+	reason = cow_setup(&self->saved, COW_ADAPTIVE, COW_WANT_STATS);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!cow_pfn_visible()) {
+		cow_restore(&self->saved);
+		SKIP(return, "which pages were copied is for root to see");
+	}
+	ps = cow_page_size();
+	table = cow_pmd_size() / ps;
+	seed = env ? strtoull(env, NULL, 0) :
+		     ((__u64)time(NULL) << 16) ^ getpid();
+	ASSERT_EQ(0, cow_pin_cpu());
+}
+
+FIXTURE_TEARDOWN_PARENT(adaptive)
+{
+	cow_restore(&self->saved);
+}
+
+/* Ends when it is told to, and has found the memory unchanged by then. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	size_t len = *(size_t *)arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return cow_check(area, len, TAG) == -1 ? 0 : 2;
+}
+
+/*
+ * nr pages, the first one at this place of its page table, shared with a child
+ * (which is gone again if gone says so); advice is 0 or for madvise()
+ */
+static void share(struct __test_metadata *_metadata, int nr, size_t offset,
+		  int advice, bool gone)
+{
+	size_t len = nr * ps;
+
+	ASSERT_LE(nr, MAX_NR);
+	map_len = len + offset * ps;
+	map = cow_map(map_len, table * ps);
+	ASSERT_NE(NULL, map);
+	area = map + offset * ps;
+	/* All pages of area are in a VMA of their own. */
+	if (offset)
+		ASSERT_EQ(0, mprotect(map, offset * ps, PROT_READ));
+	if (advice)
+		ASSERT_EQ(0, madvise(area, len, advice));
+	cow_fill(area, len, TAG);
+	ASSERT_EQ(0, cow_child_fork(&child, keeps, &len));
+	ASSERT_EQ(1, cow_child_recv(&child));
+	ASSERT_EQ(0, cow_child_settle(&child));
+	if (gone)
+		ASSERT_EQ(0, cow_child_end(&child));
+	/* Our own, whatever is written to them from now on */
+	memset(written, 0, sizeof(written));
+	memset(pfn_now, 0, sizeof(pfn_now));
+	memset(pfn_then, 0, sizeof(pfn_then));
+	ASSERT_EQ(0, cow_pfns(area, nr, pfn_then));
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+}
+
+static void unshare(struct __test_metadata *_metadata, bool gone)
+{
+	if (!gone)
+		EXPECT_EQ(0, cow_child_end(&child));
+	cow_unmap(map, map_len);
+}
+
+/* Write to that many pages in the order of order[]: cost, minflt */
+static void write_pages(struct __test_metadata *_metadata, int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++)
+		written[order[i]] = true;
+	/* Once in vain: what it writes to may be shared with the child, too. */
+	minflt = cow_minflt();
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	ASSERT_EQ(0, cow_stats_read_pid(&before, 0));
+	minflt = cow_minflt();
+	for (i = 0; i < nr; i++)
+		cow_touch(area + order[i] * ps, 'w');
+	minflt = cow_minflt() - minflt;
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	cow_stats_delta(&cost, &before, &after);
+}
+
+/* How many pages were copied that nobody has written to? Of nr pages */
+static int count_unused(struct __test_metadata *_metadata, int nr)
+{
+	int i, unused = 0;
+
+	if (cow_pfns(area, nr, pfn_now))
+		return -1;
+	for (i = 0; i < nr; i++)
+		unused += !written[i] && pfn_now[i] != pfn_then[i];
+	return unused;
+}
+
+/* Every page that was written to has the 'w', and all else is as before. */
+static void check_content(struct __test_metadata *_metadata, int nr)
+{
+	const size_t word = sizeof(__u64);
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		char *page = area + i * ps;
+
+		if (!written[i]) {
+			ASSERT_EQ(-1, cow_check(page, ps, TAG))
+				TH_LOG("page %d", i);
+			continue;
+		}
+		ASSERT_EQ('w', *page)
+			TH_LOG("page %d", i);
+		ASSERT_EQ(-1, cow_check(page + word, ps - word, TAG))
+			TH_LOG("page %d", i);
+	}
+}
+
+static void log_cost(struct __test_metadata *_metadata)
+{
+	TH_LOG("%ld faults, %llu copied, %llu copied ahead, %llu reused, %llu made writable ahead, %llu left out; COW_SEED=%llu",
+	       minflt, cost.v[COW_FAULTS], cost.v[COW_SUCCESS],
+	       cost.v[COW_REUSED], cost.v[COW_REUSE_AHEAD], cost.skips, seed);
+}
+
+/* All nr pages written, in faults that copied and ahead of them; no waste */
+static void expect_copied(struct __test_metadata *_metadata, int nr,
+			  int percent)
+{
+	EXPECT_EQ(minflt, (long)cost.v[COW_FAULTS]);
+	EXPECT_EQ(nr, cost.v[COW_FAULTS] + cost.v[COW_SUCCESS]);
+	EXPECT_EQ(cost.v[COW_SUCCESS], cost.v[COW_ATTEMPTS]);
+	EXPECT_EQ(0, cost.v[COW_REUSED] + cost.v[COW_REUSE_AHEAD]);
+	EXPECT_LE(100 * minflt, percent * nr)
+		log_cost(_metadata);
+	EXPECT_EQ(0, count_unused(_metadata, nr));
+}
+
+static void order_upward(int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++)
+		order[i] = i;
+}
+
+static void order_downward(int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++)
+		order[i] = nr - 1 - i;
+}
+
+static void order_random(int nr, __u64 *rnd)
+{
+	int i, k, tmp;
+
+	order_upward(nr);
+	for (i = 0; i < nr; i++) {
+		k = i + cow_rand(rnd) % (nr - i);
+		tmp = order[i];
+		order[i] = order[k];
+		order[k] = tmp;
+	}
+}
+
+/*
+ * No evidence, no copies
+ */
+
+TEST_F_TIMEOUT(adaptive, lone_writes, TEST_TIMEOUT)
+{
+	const int distance = 3 * COW_BLOCK + 7;
+	int i, nr = 0;
+
+	share(_metadata, NR, 0, 0, false);
+	for (i = 5; i < NR; i += distance)
+		order[nr++] = i;
+	write_pages(_metadata, nr);
+	EXPECT_EQ(nr, minflt);
+	EXPECT_EQ(nr, (int)cost.v[COW_FAULTS]);
+	EXPECT_EQ(0, cost.v[COW_ATTEMPTS]);
+	EXPECT_EQ(0, count_unused(_metadata, NR));
+	check_content(_metadata, NR);
+	unshare(_metadata, false);
+}
+
+/* First and last of a VMA and of a page table, where a neighbour is missing */
+TEST_F_TIMEOUT(adaptive, lone_writes_at_edges, TEST_TIMEOUT)
+{
+	size_t offset;
+
+	for (offset = 0; offset < table; offset += 7 * table / 16) {
+		share(_metadata, 3 * table, offset, 0, false);
+		order[0] = 0;
+		order[1] = 3 * table - 1;
+		order[2] = table - offset - 1;
+		order[3] = 2 * table - offset;
+		write_pages(_metadata, 4);
+		EXPECT_EQ(4, minflt);
+		EXPECT_EQ(0, cost.v[COW_ATTEMPTS]);
+		EXPECT_EQ(0, count_unused(_metadata, 3 * table));
+		unshare(_metadata, false);
+	}
+}
+
+TEST_F_TIMEOUT(adaptive, strides, TEST_TIMEOUT)
+{
+	static const int strides[] = { 2, 3, 4, 5, 7, 8, 16, 33 };
+	size_t k;
+	int i, nr;
+
+	for (k = 0; k < 2 * ARRAY_SIZE(strides); k++) {
+		share(_metadata, NR / 2, 100, 0, false);
+		nr = 0;
+		for (i = 0; i < NR / 2; i += strides[k / 2])
+			order[nr++] = k % 2 ? NR / 2 - 1 - i : i;
+		write_pages(_metadata, nr);
+		EXPECT_EQ(nr, minflt);
+		EXPECT_EQ(0, cost.v[COW_ATTEMPTS])
+			TH_LOG("a stride of %d pages", strides[k / 2]);
+		EXPECT_EQ(0, count_unused(_metadata, NR / 2));
+		unshare(_metadata, false);
+	}
+}
+
+TEST_F_TIMEOUT(adaptive, sparse, TEST_TIMEOUT)
+{
+	static const int percent[] = { 1, 5 };
+	int nr, unused, faults, round;
+	__u64 rnd = seed;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(percent); i++) {
+		unused = 0;
+		faults = 0;
+		for (round = 0; round < 4; round++) {
+			share(_metadata, MAX_NR, 0, 0, false);
+			nr = MAX_NR * percent[i] / 100;
+			order_random(MAX_NR, &rnd);
+			write_pages(_metadata, nr);
+			unused += count_unused(_metadata, MAX_NR);
+			faults += minflt;
+			unshare(_metadata, false);
+		}
+		EXPECT_LE(100 * unused, 3 * faults)
+			TH_LOG("%d %% of the pages: %d copies for nothing, %d faults; COW_SEED=%llu",
+			       percent[i], unused, faults, seed);
+	}
+}
+
+TEST_F_TIMEOUT(adaptive, madv_random, TEST_TIMEOUT)
+{
+	int gone;
+
+	for (gone = 0; gone < 2; gone++) {
+		share(_metadata, 512, 0, MADV_RANDOM, gone);
+		order_upward(512);
+		write_pages(_metadata, 512);
+		EXPECT_EQ(512, minflt);
+		EXPECT_EQ(gone ? 0 : 512, (int)cost.v[COW_FAULTS]);
+		EXPECT_EQ(gone ? 512 : 0, (int)cost.v[COW_REUSED]);
+		EXPECT_EQ(0, cost.v[COW_SUCCESS] + cost.v[COW_REUSE_AHEAD]);
+		check_content(_metadata, 512);
+		unshare(_metadata, gone);
+	}
+}
+
+/*
+ * Runs, and much that is written
+ */
+
+TEST_F_TIMEOUT(adaptive, forward, TEST_TIMEOUT)
+{
+	share(_metadata, NR, 0, 0, false);
+	order_upward(NR);
+	write_pages(_metadata, NR);
+	expect_copied(_metadata, NR, 8);
+	EXPECT_EQ(cow_upward(NR, COW_ADAPTIVE, false).faults, minflt);
+	check_content(_metadata, NR);
+	unshare(_metadata, false);
+}
+
+TEST_F_TIMEOUT(adaptive, backward, TEST_TIMEOUT)
+{
+	share(_metadata, NR, 0, 0, false);
+	order_downward(NR);
+	write_pages(_metadata, NR);
+	expect_copied(_metadata, NR, 8);
+	EXPECT_EQ(cow_upward(NR, COW_ADAPTIVE, false).faults, minflt);
+	check_content(_metadata, NR);
+	unshare(_metadata, false);
+}
+
+/* Two from the middle, page by page */
+TEST_F_TIMEOUT(adaptive, both_ways, TEST_TIMEOUT)
+{
+	int i;
+
+	share(_metadata, NR, 0, 0, false);
+	for (i = 0; i < NR; i++)
+		order[i] = i % 2 ? NR / 2 - 1 - i / 2 : NR / 2 + i / 2;
+	write_pages(_metadata, NR);
+	expect_copied(_metadata, NR, 8);
+	check_content(_metadata, NR);
+	unshare(_metadata, false);
+}
+
+TEST_F_TIMEOUT(adaptive, random_permutation, TEST_TIMEOUT)
+{
+	__u64 rnd = seed;
+	int round;
+
+	for (round = 0; round < 3; round++) {
+		share(_metadata, NR, 0, 0, false);
+		order_random(NR, &rnd);
+		write_pages(_metadata, NR);
+		expect_copied(_metadata, NR, 45);
+		check_content(_metadata, NR);
+		unshare(_metadata, false);
+	}
+}
+
+TEST_F_TIMEOUT(adaptive, madv_sequential, TEST_TIMEOUT)
+{
+	static const int at[] = { 0, 1, 5, 14, 15, 16 + 9, 32 + 3 };
+	const int max[] = { COW_ADAPTIVE_MAX, COW_MAX_AHEAD, 3 };
+	int gone, want, size;
+	size_t i, k;
+
+	for (i = 0; i < ARRAY_SIZE(at) * ARRAY_SIZE(max); i++) {
+		k = i / ARRAY_SIZE(at);
+		ASSERT_EQ(0, cow_sysctl_write("cow_precopy_max", max[k]));
+		size = max[k] + 1;
+		for (gone = 0; gone < 2; gone++) {
+			share(_metadata, 128, 64, MADV_SEQUENTIAL, gone);
+			order[0] = at[i % ARRAY_SIZE(at)];
+			want = size - 1 - order[0] % size;
+			write_pages(_metadata, 1);
+			EXPECT_EQ(gone ? 0 : want, (int)cost.v[COW_SUCCESS]);
+			EXPECT_EQ(gone ? want : 0,
+				  (int)cost.v[COW_REUSE_AHEAD]);
+			EXPECT_EQ(gone ? 0 : want, count_unused(_metadata, 128));
+			unshare(_metadata, gone);
+		}
+	}
+}
+
+/* The largest number of pages that one of these writes made ours ahead */
+static int largest_window(struct __test_metadata *_metadata, int nr,
+			  enum cow_key key)
+{
+	unsigned long long then, largest = 0;
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		then = after.v[key];
+		cow_touch(area + order[i] * ps, 'w');
+		written[order[i]] = true;
+		if (cow_stats_read_pid(&after, 0))
+			return -1;
+		if (after.v[key] - then > largest)
+			largest = after.v[key] - then;
+	}
+	return largest;
+}
+
+TEST_F_TIMEOUT(adaptive, max_is_a_bound, TEST_TIMEOUT)
+{
+	static const int max[] = { 1, 2, 3, 7, 12, 15, 31 };
+	const int nr = 640;
+	__u64 rnd = seed;
+	int gone, down;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(max); i++) {
+		ASSERT_EQ(0, cow_sysctl_write("cow_precopy_max", max[i]));
+		for (gone = 0; gone < 2; gone++) {
+			for (down = 0; down < 2; down++) {
+				share(_metadata, nr, 0, 0, gone);
+				if (down)
+					order_downward(nr);
+				else
+					order_upward(nr);
+				EXPECT_EQ(max[i], largest_window(_metadata, nr,
+					  gone ? COW_REUSE_AHEAD : COW_SUCCESS))
+					TH_LOG("vm.cow_precopy_max=%d", max[i]);
+				check_content(_metadata, nr);
+				unshare(_metadata, gone);
+			}
+		}
+		share(_metadata, nr, 0, 0, false);
+		order_random(nr, &rnd);
+		EXPECT_GE(max[i], largest_window(_metadata, nr, COW_SUCCESS));
+		check_content(_metadata, nr);
+		unshare(_metadata, false);
+	}
+}
+
+/* The window is as large behind the end of a page table as before it. */
+TEST_F_TIMEOUT(adaptive, across_page_tables, TEST_TIMEOUT)
+{
+	const int nr = COW_LONG_RUN + 40, more = 8 * (COW_ADAPTIVE_MAX + 1);
+	int i, gone, down;
+
+	for (i = 0; i < 4; i++) {
+		gone = i / 2;
+		down = i % 2;
+		share(_metadata, nr + more, down ? table - more : table - nr, 0,
+		      gone);
+		if (down)
+			order_downward(nr + more);
+		else
+			order_upward(nr + more);
+		write_pages(_metadata, nr);
+		memmove(order, order + nr, more * sizeof(*order));
+		write_pages(_metadata, more);
+		EXPECT_EQ(more / (COW_ADAPTIVE_MAX + 1), minflt)
+			log_cost(_metadata);
+		EXPECT_EQ(0, count_unused(_metadata, nr + more));
+		check_content(_metadata, nr + more);
+		unshare(_metadata, gone);
+	}
+}
+
+/* In a second VMA, what was written in the first says nothing. */
+TEST_F_TIMEOUT(adaptive, not_across_vmas, TEST_TIMEOUT)
+{
+	const int half = 256;
+
+	share(_metadata, 2 * half, 0, 0, false);
+	ASSERT_EQ(0, madvise(area + half * ps, half * ps, MADV_DONTDUMP));
+	order_upward(2 * half);
+	write_pages(_metadata, half);
+	EXPECT_EQ(0, count_unused(_metadata, 2 * half));
+	order[0] = half;
+	write_pages(_metadata, 1);
+	EXPECT_EQ(0, cost.v[COW_SUCCESS]);
+	EXPECT_EQ(0, count_unused(_metadata, 2 * half));
+	unshare(_metadata, false);
+}
+
+/*
+ * The bound
+ */
+
+enum how {
+	FORWARD,
+	BACKWARD,
+	RANDOM,
+	NEAR,		/* random, but not far */
+	STRIDED,
+	ABOVE_A_RUN,
+	BELOW_A_RUN,
+	BOTH_ENDS,
+	NR_HOWS
+};
+
+/* Up to max pages to write next, into order[] */
+static int next_writes(int nr, int max, __u64 *rnd)
+{
+	int len = 1 + cow_rand(rnd) % max, at = cow_rand(rnd) % nr;
+	int low = at, high = at, step = 1, i, page, n = 0;
+	enum how how = cow_rand(rnd) % NR_HOWS;
+
+	if (how == STRIDED)
+		step = 2 + cow_rand(rnd) % 6;
+	/* The nearest page that was written, and its run */
+	if (how >= ABOVE_A_RUN) {
+		while (high < nr && !written[high])
+			high++;
+		low = high;
+		while (low > 0 && written[low - 1])
+			low--;
+		while (high < nr && written[high])
+			high++;
+		if (how != BOTH_ENDS)
+			len = 1 + len % 4;
+	}
+	for (i = 0; i < len; i++) {
+		switch (how) {
+		case FORWARD:
+		case STRIDED:
+			page = at + i * step;
+			break;
+		case BACKWARD:
+			page = at - i;
+			break;
+		case NEAR:
+			page = at + cow_rand(rnd) % COW_BLOCK;
+			break;
+		case ABOVE_A_RUN:
+			page = high + i;
+			break;
+		case BELOW_A_RUN:
+			page = low - 1 - i;
+			break;
+		case BOTH_ENDS:
+			page = i % 2 ? low - 1 - i / 2 : high + i / 2;
+			break;
+		default:
+			page = cow_rand(rnd) % nr;
+		}
+		if (page >= 0 && page < nr)
+			order[n++] = page;
+	}
+	return n;
+}
+
+/*
+ * After each write: not more copies unused than there were copies on demand.
+ * The latter are the faults, as every page is shared to begin with.
+ */
+TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
+{
+	static const int max[] = { 15, 31, 7, 1, 15, 15, 31, 15 };
+	static const int lengths[] = { 5, 40, 200 };
+	const int nr = 1024;
+	int i, k, n, writes, unused, worst;
+	__u64 rnd = seed;
+	long demand;
+	size_t r;
+
+	for (r = 0; r < ARRAY_SIZE(max) * ARRAY_SIZE(lengths); r++) {
+		k = r / ARRAY_SIZE(lengths);
+		ASSERT_EQ(0, cow_sysctl_write("cow_precopy_max", max[k]));
+		share(_metadata, nr, cow_rand(&rnd) % table, 0, false);
+		demand = 0;
+		worst = 0;
+		for (writes = 0; writes < nr; writes += n) {
+			n = next_writes(nr, lengths[r % ARRAY_SIZE(lengths)],
+					&rnd);
+			for (i = 0; i < n; i++) {
+				written[order[i]] = true;
+				minflt = cow_minflt();
+				cow_touch(area + order[i] * ps, 'w');
+				minflt = cow_minflt() - minflt;
+				if (!minflt)
+					continue;
+				demand++;
+				unused = count_unused(_metadata, nr);
+				ASSERT_LE(unused, demand)
+					TH_LOG("vm.cow_precopy_max=%d; COW_SEED=%llu",
+					       max[k], seed);
+				if (unused > worst)
+					worst = unused;
+			}
+			/* Each of a few thousand writes; none may loop forever. */
+			if (!n)
+				n = 1;
+		}
+		if (max[k] > 1)
+			EXPECT_GT(worst, 0);
+		check_content(_metadata, nr);
+		unshare(_metadata, false);
+	}
+}
+
+/*
+ * A clean PTE says that a copy is not used yet. Nothing may be lost by it.
+ */
+
+TEST_F_TIMEOUT(adaptive, clean_until_written, TEST_TIMEOUT)
+{
+	long kb = ps / 1024;
+	int unused;
+
+#if !defined(__x86_64__) && !defined(__i386__)
+	SKIP(return, "hardware does not tell which copies were written to");
+#endif
+	share(_metadata, 512, 0, 0, false);
+	/* A window is open at the end of the run. */
+	order_upward(512);
+	write_pages(_metadata, 16 * (COW_ADAPTIVE_MAX + 1) + 1);
+	unused = count_unused(_metadata, 512);
+	EXPECT_EQ(COW_ADAPTIVE_MAX, unused);
+	if (cow_smaps_kb(area, "Private_Clean") < 0)
+		SKIP(return, "no /proc/self/smaps");
+	EXPECT_EQ(unused * kb, cow_smaps_kb(area, "Private_Clean"));
+	write_pages(_metadata, 512);
+	EXPECT_EQ(0, cow_smaps_kb(area, "Private_Clean"));
+	unshare(_metadata, false);
+}
+
+/* What is clean must not be dropped when memory is reclaimed. */
+TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
+{
+	const int nr = 512, run = 16 * (COW_ADAPTIVE_MAX + 1) + 1;
+	int i, gone, swapped = 0;
+
+	for (gone = 0; gone < 2; gone++) {
+		share(_metadata, nr, 0, 0, gone);
+		order_upward(nr);
+		write_pages(_metadata, run);
+		if (!gone)
+			ASSERT_EQ(COW_ADAPTIVE_MAX, count_unused(_metadata, nr));
+		if (madvise(area, nr * ps, MADV_PAGEOUT))
+			SKIP(return, "no MADV_PAGEOUT");
+		for (i = run; i < run + COW_ADAPTIVE_MAX; i++)
+			swapped += !!(cow_pagemap(area + i * ps) & COW_PM_SWAP);
+		check_content(_metadata, nr);
+		/* Again, with what was read back only */
+		ASSERT_EQ(0, madvise(area, nr * ps, MADV_PAGEOUT));
+		order_upward(nr);
+		write_pages(_metadata, nr);
+		check_content(_metadata, nr);
+		ASSERT_EQ(0, madvise(area, nr * ps, MADV_PAGEOUT));
+		check_content(_metadata, nr);
+		unshare(_metadata, gone);
+	}
+	if (!swapped)
+		SKIP(return, "no page goes to swap");
+}
+
+/*
+ * Pages that nobody else has (any more)
+ */
+
+TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
+{
+	size_t len = NR * ps;
+	__u64 rnd = seed;
+	int how, i;
+
+	for (how = 0; how < 3; how++) {
+		share(_metadata, NR, 0, 0, true);
+		if (how == 0)
+			order_upward(NR);
+		else if (how == 1)
+			order_downward(NR);
+		else
+			order_random(NR, &rnd);
+		write_pages(_metadata, NR);
+		EXPECT_EQ(0, cost.v[COW_FAULTS] + cost.v[COW_ATTEMPTS]);
+		EXPECT_EQ(NR, cost.v[COW_REUSED] + cost.v[COW_REUSE_AHEAD]);
+		EXPECT_EQ(minflt, (long)cost.v[COW_REUSED]);
+		EXPECT_LE(100 * minflt, (how == 2 ? 60 : 8) * NR)
+			log_cost(_metadata);
+		ASSERT_EQ(0, cow_pfns(area, NR, pfn_now));
+		for (i = 0; i < NR; i++)
+			ASSERT_EQ(pfn_then[i], pfn_now[i]);
+		check_content(_metadata, NR);
+
+		/* A new child has all that, and none of what comes later. */
+		cow_fill(area, len, TAG);
+		ASSERT_EQ(0, cow_child_fork(&child, keeps, &len));
+		ASSERT_EQ(1, cow_child_recv(&child));
+		ASSERT_EQ(0, cow_child_settle(&child));
+		write_pages(_metadata, NR);
+		EXPECT_EQ(NR, cost.v[COW_FAULTS] + cost.v[COW_SUCCESS]);
+		EXPECT_EQ(0, cost.v[COW_REUSE_AHEAD]);
+		ASSERT_EQ(0, cow_pfns(area, NR, pfn_now));
+		for (i = 0; i < NR; i++)
+			ASSERT_NE(pfn_then[i], pfn_now[i]);
+		check_content(_metadata, NR);
+		unshare(_metadata, false);
+	}
+}
+
+/* Which pages a second process still has: a bitmap by number and seed */
+static bool still_shared(int page, __u64 pattern)
+{
+	__u64 state = pattern ^ page;
+
+	switch (pattern % 4) {
+	case 0:		/* every 3rd */
+		return page % 3 == 0;
+	case 1:		/* runs of 20, and 44 in between */
+		return page % COW_BLOCK < 20;
+	case 2:		/* a few */
+		return cow_rand(&state) % 32 == 0;
+	default:	/* half of them */
+		return cow_rand(&state) % 2;
+	}
+}
+
+struct sharer {
+	__u64 pattern;
+	int nr;
+};
+
+static int keeps_some(struct cow_child *self, void *arg)
+{
+	struct sharer *s = arg;
+	int i;
+
+	for (i = 0; i < s->nr; i++)
+		if (!still_shared(i, s->pattern) && munmap(area + i * ps, ps))
+			return 1;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 2;
+	for (i = 0; i < s->nr; i++)
+		if (still_shared(i, s->pattern) &&
+		    cow_check(area + i * ps, ps, TAG) != -1)
+			return 3;
+	return 0;
+}
+
+/* The other process has some of the pages: copied. The rest: reused. */
+TEST_F_TIMEOUT(adaptive, partly_shared, TEST_TIMEOUT)
+{
+	struct sharer s = { .nr = 1024 };
+	struct cow_child other;
+	__u64 rnd = seed;
+	int i, k, how;
+	bool shared;
+
+	for (i = 0; i < 12; i++) {
+		s.pattern = (cow_rand(&rnd) & ~3ULL) | i % 4;
+		how = i / 4;
+		share(_metadata, s.nr, cow_rand(&rnd) % table, 0, true);
+		ASSERT_EQ(0, cow_child_fork(&other, keeps_some, &s));
+		ASSERT_EQ(1, cow_child_recv(&other));
+		ASSERT_EQ(0, cow_child_settle(&other));
+		if (how == 0)
+			order_upward(s.nr);
+		else if (how == 1)
+			order_downward(s.nr);
+		else
+			order_random(s.nr, &rnd);
+		write_pages(_metadata, s.nr);
+		EXPECT_EQ(s.nr, minflt + cost.v[COW_SUCCESS] +
+				cost.v[COW_REUSE_AHEAD]);
+		EXPECT_GT(cost.v[COW_REUSE_AHEAD], 0);
+		ASSERT_EQ(0, cow_pfns(area, s.nr, pfn_now));
+		for (k = 0; k < s.nr; k++) {
+			shared = still_shared(k, s.pattern);
+			ASSERT_EQ(shared, pfn_now[k] != pfn_then[k])
+				TH_LOG("page %d; COW_SEED=%llu", k, seed);
+		}
+		check_content(_metadata, s.nr);
+		EXPECT_EQ(0, cow_child_end(&other));
+		unshare(_metadata, true);
+	}
+}
+
+/*
+ * Windows next to a run of pages that were made writable without a copy: that
+ * took few faults, so few copies may go unused.
+ */
+static int keeps_outside(struct cow_child *self, void *arg)
+{
+	int *range = arg;
+
+	if (munmap(area + range[0] * ps, (range[1] - range[0]) * ps))
+		return 1;
+	return cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE;
+}
+
+TEST_F_TIMEOUT(adaptive, waste_next_to_reused, TEST_TIMEOUT)
+{
+	int range[] = { 192, 192 + 256 }, nr = 640, i;
+	struct cow_child other;
+	long faults;
+
+	share(_metadata, nr, 0, 0, true);
+	ASSERT_EQ(0, cow_child_fork(&other, keeps_outside, range));
+	ASSERT_EQ(1, cow_child_recv(&other));
+	ASSERT_EQ(0, cow_child_settle(&other));
+	for (i = 0; i < range[1] - range[0]; i++)
+		order[i] = range[0] + i;
+	write_pages(_metadata, i);
+	faults = minflt;
+	EXPECT_EQ(0, cost.v[COW_FAULTS] + cost.v[COW_SUCCESS]);
+	order[0] = range[1];
+	order[1] = range[0] - 1;
+	write_pages(_metadata, 2);
+	EXPECT_LE(count_unused(_metadata, nr), faults + minflt)
+		log_cost(_metadata);
+	EXPECT_EQ(0, cow_child_end(&other));
+	unshare(_metadata, true);
+}
+
+#define SPLICED_FIRST	300
+#define SPLICED_NR	8
+
+static int pipe_fds[2];
+
+/* The pipe has references to the pages, and the child is gone. */
+static int splices(struct cow_child *self, void *arg)
+{
+	struct iovec iov = {
+		.iov_base = area + SPLICED_FIRST * ps,
+		.iov_len = SPLICED_NR * ps,
+	};
+
+	(void)self;
+	(void)arg;
+	return vmsplice(pipe_fds[1], &iov, 1, 0) != (ssize_t)iov.iov_len;
+}
+
+TEST_F_TIMEOUT(adaptive, referenced_by_a_pipe, TEST_TIMEOUT)
+{
+	struct cow_child other;
+	const int nr = 512;
+	int i, down;
+	char *buf;
+	bool in;
+
+	buf = malloc(ps);
+	ASSERT_NE(NULL, buf);
+	ASSERT_EQ(0, pipe2(pipe_fds, O_CLOEXEC));
+	for (down = 0; down < 2; down++) {
+		share(_metadata, nr, 0, 0, true);
+		ASSERT_EQ(0, cow_child_fork(&other, splices, NULL));
+		ASSERT_EQ(0, cow_child_wait(&other));
+		close(other.in);
+		close(other.out);
+		if (down)
+			order_downward(nr);
+		else
+			order_upward(nr);
+		write_pages(_metadata, nr);
+		ASSERT_EQ(0, cow_pfns(area, nr, pfn_now));
+		for (i = 0; i < nr; i++) {
+			in = i >= SPLICED_FIRST &&
+			     i < SPLICED_FIRST + SPLICED_NR;
+			ASSERT_EQ(in, pfn_now[i] != pfn_then[i])
+				TH_LOG("page %d", i);
+		}
+		check_content(_metadata, nr);
+		/* The words of a page depend on its address. */
+		for (i = 0; i < SPLICED_NR; i++) {
+			char *page = area + (SPLICED_FIRST + i) * ps;
+			size_t k, got = 0;
+			ssize_t n;
+
+			while (got < ps) {
+				n = read(pipe_fds[0], buf + got, ps - got);
+				ASSERT_GT(n, 0);
+				got += n;
+			}
+			cow_fill(page, ps, TAG);
+			for (k = 0; k < ps; k++)
+				ASSERT_EQ(page[k], buf[k]);
+		}
+		unshare(_metadata, true);
+	}
+	free(buf);
+}
+
+/* In the swap cache, and nobody else has them: reused, and nothing is lost */
+TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
+{
+	const int nr = 512;
+	int i, swapped = 0;
+
+	share(_metadata, nr, 0, 0, true);
+	if (madvise(area, nr * ps, MADV_PAGEOUT))
+		SKIP(return, "no MADV_PAGEOUT");
+	for (i = 0; i < nr; i++)
+		swapped += !!(cow_pagemap(area + i * ps) & COW_PM_SWAP);
+	if (swapped < nr / 2)
+		SKIP(return, "only %d of %d pages went to swap", swapped, nr);
+	check_content(_metadata, nr);
+	order_upward(nr);
+	write_pages(_metadata, nr);
+	check_content(_metadata, nr);
+	ASSERT_EQ(0, madvise(area, nr * ps, MADV_PAGEOUT));
+	check_content(_metadata, nr);
+	unshare(_metadata, true);
+}
+
+/*
+ * A crowd: processes that fork, write, give memory up and exit at random. Each
+ * one knows what it has written to which page, and inherits that knowledge.
+ */
+
+#define CROWD_NR	320
+#define CROWD_MAX	10
+#define CROWD_STEPS	400
+
+static __u32 tag_of[CROWD_NR];	/* 0: not mapped any more */
+static __u64 crowd_rnd;
+
+static int crowd_verify(void)
+{
+	int i;
+
+	for (i = 0; i < CROWD_NR; i++)
+		if (tag_of[i] &&
+		    cow_check(area + i * ps, ps, tag_of[i]) != -1)
+			return 1 + i;
+	return 0;
+}
+
+/* One step of a process: 0, or 1 + the number of the page that is wrong */
+static int crowd_step(__u32 tag)
+{
+	int len = 1 + cow_rand(&crowd_rnd) % 120, i, page, step = 1;
+	int at = cow_rand(&crowd_rnd) % CROWD_NR;
+	int what = cow_rand(&crowd_rnd) % 8;
+
+	if (what == 0) {
+		len = 1 + len % 12;
+		for (i = at; i < at + len && i < CROWD_NR; i++) {
+			if (tag_of[i] && munmap(area + i * ps, ps))
+				return 1 + i;
+			tag_of[i] = 0;
+		}
+		return 0;
+	}
+	if (what == 1)
+		step = 1 + cow_rand(&crowd_rnd) % 4;
+	for (i = 0; i < len; i++) {
+		page = what < 5 ? at + i * step : at - i;
+		if (what == 7)
+			page = cow_rand(&crowd_rnd) % CROWD_NR;
+		if (page < 0 || page >= CROWD_NR || !tag_of[page])
+			continue;
+		/* It is whole before, or it is somebody else's. */
+		if (cow_check(area + page * ps, ps, tag_of[page]) != -1)
+			return 1 + page;
+		cow_fill(area + page * ps, ps, tag);
+		tag_of[page] = tag;
+	}
+	return 0;
+}
+
+/* Does a step for every byte that it is sent, and says what came of it. */
+static int crowd_member(struct cow_child *self, void *arg)
+{
+	__u32 tag = *(__u32 *)arg;
+	int ret;
+
+	crowd_rnd ^= tag;
+	for (;;) {
+		ret = cow_child_recv(self);
+		if (ret == -EPIPE)
+			return !!crowd_verify();
+		if (ret < 0)
+			return 2;
+		ret = ret ? crowd_step(++tag) : crowd_verify();
+		if (cow_child_send(self, !!ret))
+			return 3;
+	}
+}
+
+TEST_F_TIMEOUT(adaptive, crowd, TEST_TIMEOUT)
+{
+	struct cow_child member[CROWD_MAX];
+	int nr = 0, step, i, k, bad;
+	__u32 tag = 1;
+
+	crowd_rnd = seed;
+	map_len = CROWD_NR * ps;
+	map = cow_map(map_len, 0);
+	ASSERT_NE(NULL, map);
+	area = map;
+	for (i = 0; i < CROWD_NR; i++) {
+		tag_of[i] = tag;
+		cow_fill(area + i * ps, ps, tag);
+	}
+	ASSERT_EQ(0, cow_stats_read_pid(&before, 0));
+	for (step = 0; step < CROWD_STEPS; step++) {
+		tag += 1 << 12;
+		i = nr ? cow_rand(&crowd_rnd) % nr : 0;
+		switch (cow_rand(&crowd_rnd) % 6) {
+		case 0:
+			if (nr == CROWD_MAX)
+				break;
+			ASSERT_EQ(0, cow_child_fork(&member[nr], crowd_member,
+						    &tag));
+			nr++;
+			break;
+		case 1:
+			if (!nr)
+				break;
+			ASSERT_EQ(0, cow_child_end(&member[i]))
+				TH_LOG("COW_SEED=%llu", seed);
+			member[i] = member[--nr];
+			break;
+		case 2:
+		case 3:
+			if (!nr)
+				break;
+			ASSERT_EQ(0, cow_child_send(&member[i], 1));
+			ASSERT_EQ(0, cow_child_recv(&member[i]))
+				TH_LOG("COW_SEED=%llu", seed);
+			break;
+		default:
+			bad = crowd_step(tag);
+			ASSERT_EQ(0, bad)
+				TH_LOG("page %d; COW_SEED=%llu", bad - 1, seed);
+		}
+		/* What was given up: anew, or in the end all would be gone. */
+		for (k = 0; step % 40 == 39 && k < CROWD_NR; k++) {
+			if (tag_of[k])
+				continue;
+			ASSERT_EQ(area + k * ps,
+				  mmap(area + k * ps, ps, PROT_READ | PROT_WRITE,
+				       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+				       -1, 0));
+			tag_of[k] = tag;
+			cow_fill(area + k * ps, ps, tag);
+		}
+		if (step % 10 != 9)
+			continue;
+		bad = crowd_verify();
+		ASSERT_EQ(0, bad)
+			TH_LOG("page %d; COW_SEED=%llu", bad - 1, seed);
+		for (i = 0; i < nr; i++) {
+			ASSERT_EQ(0, cow_child_send(&member[i], 0));
+			ASSERT_EQ(0, cow_child_recv(&member[i]))
+				TH_LOG("COW_SEED=%llu", seed);
+		}
+	}
+	while (nr)
+		EXPECT_EQ(0, cow_child_end(&member[--nr]));
+	ASSERT_EQ(0, crowd_verify());
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	cow_stats_delta(&cost, &before, &after);
+	/* Else it has tested nothing. */
+	EXPECT_GT(cost.v[COW_SUCCESS], 0);
+	EXPECT_GT(cost.v[COW_REUSE_AHEAD], 0);
+	cow_unmap(map, map_len);
+}
+
+TEST_HARNESS_MAIN
