@@ -495,10 +495,11 @@ static void log_difference(struct __test_metadata *_metadata)
  */
 static bool near_a_write(int i)
 {
-	int k;
+	int first = i < lay.cut ? 0 : lay.cut, k;
+	int end = i < lay.cut ? lay.cut : lay.nr;
 
-	for (k = 0; k < lay.nr; k++) {
-		if (want.written[k] && (k < lay.cut) == (i < lay.cut) &&
+	for (k = first; k < end; k++) {
+		if (want.written[k] &&
 		    (lay.offset + k) / COW_BLOCK == (lay.offset + i) / COW_BLOCK)
 			return true;
 	}
