@@ -183,14 +183,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*|--minutes=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat|--minutes)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -297,6 +297,9 @@ set_option()
 	--repeat)
 		need_number "$1" "$2"
 		REPEAT=$2 ;;
+	--minutes)
+		need_number "$1" "$2"
+		MINUTES=$2 ;;
 	--mode)
 		case "$2" in
 		icount|wall) MODE=$2 ;;
