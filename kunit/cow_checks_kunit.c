@@ -1330,10 +1330,14 @@ static void gather_random(struct kunit *test)
 		    e.reuse == want.reuse && e.hw_dirty == want.hw_dirty &&
 		    e.sequential == want.sequential)
 			continue;
-		KUNIT_FAIL(test, "number %u, fault at %u, VMA from %u to %u: "
-			   "valid %#llx %#llx written %#llx %#llx before %u %u after %u %u",
-			   i, fault, g->start, g->end, e.valid, want.valid, e.written,
-			   want.written, e.before, want.before, e.after, want.after);
+		KUNIT_FAIL(test, "number %u, fault at %u, VMA from %u to %u",
+			   i, fault, g->start, g->end);
+		KUNIT_EXPECT_EQ(test, e.valid, want.valid);
+		KUNIT_EXPECT_EQ(test, e.written, want.written);
+		KUNIT_EXPECT_EQ(test, e.demand, want.demand);
+		KUNIT_EXPECT_EQ(test, e.unused, want.unused);
+		KUNIT_EXPECT_EQ(test, e.before, want.before);
+		KUNIT_EXPECT_EQ(test, e.after, want.after);
 		return;
 	}
 }

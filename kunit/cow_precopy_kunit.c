@@ -1867,7 +1867,7 @@ struct adaptive_case {
 };
 
 static const struct adaptive_case adaptive_cases[] = {
-	{ .desc = "lone write" , .pos = 20 },
+	{ .desc = "lone write", .pos = 20 },
 	{ .desc = "lone write, first page of the block", .pos = 0 },
 	{ .desc = "lone write, last page of the block", .pos = 63 },
 	{ .desc = "page 15 of the block", .pos = 15 },
