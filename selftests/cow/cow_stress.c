@@ -97,9 +97,9 @@ enum op {
 	PROTECT,
 	PAGEOUT,
 	COLD,
+	MERGE,
 	HUGE,
 	COLLAPSE,
-	MERGE,
 	CLEAR_SOFT_DIRTY,
 	NR_OPS
 };
@@ -377,15 +377,17 @@ static void advise(struct thread *t, enum op op)
 	}
 }
 
-/* Half of the time it writes. */
+/* It mostly writes, and what is for two page tables at once is rare. */
 static enum op next_op(struct thread *t)
 {
-	if (cow_rand(&t->rnd) % 2)
+	if (cow_rand(&t->rnd) % 3)
 		return cow_rand(&t->rnd) % (WRITE_EQUAL + 1);
+	if (cow_rand(&t->rnd) % 16 == 0)
+		return HUGE + cow_rand(&t->rnd) % 2;
 	/* It ends all pre-copy in this process. */
 	if (alone && cow_rand(&t->rnd) % 50 == 0)
 		return CLEAR_SOFT_DIRTY;
-	return cow_rand(&t->rnd) % CLEAR_SOFT_DIRTY;
+	return DISCARD + cow_rand(&t->rnd) % (MERGE + 1 - DISCARD);
 }
 
 static bool do_op(struct thread *t)
@@ -436,7 +438,7 @@ static void *run_thread(void *arg)
 static int run_child(__u64 rnd)
 {
 	struct thread t = { .rnd = rnd };
-	int i, ops = cow_rand(&t.rnd) % 60;
+	int i, ops = cow_rand(&t.rnd) % 24;
 	pid_t pid;
 
 	alone = true;
@@ -454,7 +456,7 @@ static int run_child(__u64 rnd)
 		pid = fork();
 		if (!pid)
 			_exit(run_child(rnd));
-		while (pid > 0 && i++ < 80 && !over())
+		while (pid > 0 && i++ < 32 && !over())
 			if (!do_op(&t))
 				return 1;
 		if (pid > 0 && cow_rand(&t.rnd) % 4)
@@ -567,21 +569,20 @@ FIXTURE_TEARDOWN_PARENT(cow_stress)
 	cow_restore(&self->saved);
 }
 
-static bool make_cgroup(char *dir, size_t size)
+static void make_cgroup(char *dir, size_t size)
 {
-	char path[128];
-
 	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK) ||
 	    cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return false;
-	snprintf(path, sizeof(path), CGROUP_ROOT "/cow_stress_%d", getpid());
-	if (mkdir(path, 0755))
-		return false;
-	snprintf(dir, size, "%s", path);
-	return true;
+		return;
+	snprintf(dir, size, CGROUP_ROOT "/cow_stress_%d", getpid());
+	if (mkdir(dir, 0755))
+		dir[0] = '\0';
 }
 
-/* The limit, from half of what is used to none; reclaim, but nobody killed */
+/*
+ * The limit: half of what is used, or more, for a moment only, as who is above
+ * it has to wait; that makes for reclaim, but kills nobody.
+ */
 static void limit_cgroup(const char *dir, __u64 *rnd)
 {
 	char path[128];
@@ -591,16 +592,15 @@ static void limit_cgroup(const char *dir, __u64 *rnd)
 	if (cow_read_long(path, &now))
 		return;
 	snprintf(path, sizeof(path), "%s/memory.high", dir);
-	if (cow_rand(rnd) % 3)
-		cow_write_long(path, now / 2 + cow_rand(rnd) % (now + 1));
-	else
-		cow_write_file(path, "max");
+	cow_write_long(path, now / 2 + cow_rand(rnd) % (now + 1));
+	usleep(3000);
+	cow_write_file(path, "max");
 }
 
 /* Change something that does not matter to a correct kernel. */
 static void meddle(const char *cgroup, __u64 *rnd)
 {
-	switch (cow_rand(rnd) % 10) {
+	switch (cow_rand(rnd) % 12) {
 	case 0:
 		cow_sysctl_write("cow_precopy_max", 1 + cow_rand(rnd) %
 				 COW_MAX_AHEAD);
@@ -624,15 +624,21 @@ static void meddle(const char *cgroup, __u64 *rnd)
 		cow_sysctl_write("cow_stats", cow_rand(rnd) % 2);
 		break;
 	case 5:
-		cow_sysctl_write("compact_memory", 1);
+		/* Migration, of all memory */
+		if (cow_rand(rnd) % 16 == 0)
+			cow_sysctl_write("compact_memory", 1);
 		break;
 	case 6:
 		cow_write_file(THP_DIR "hugepages-64kB/enabled",
 			       cow_rand(rnd) % 2 ? "always" : "madvise");
 		break;
-	default:
+	case 7:
+	case 8:
 		if (cgroup[0])
 			limit_cgroup(cgroup, rnd);
+		break;
+	default:
+		break;
 	}
 }
 
@@ -675,7 +681,7 @@ TEST_F_TIMEOUT(cow_stress, everything, TEST_TIMEOUT)
 	make_cgroup(self->cgroup, sizeof(self->cgroup));
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "always");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "madvise");
-	cow_tweak(&self->undo, COW_KSM_DIR "sleep_millisecs", "0");
+	cow_tweak(&self->undo, COW_KSM_DIR "sleep_millisecs", "20");
 	cow_tweak(&self->undo, COW_KSM_DIR "smart_scan", "0");
 	cow_tweak(&self->undo, COW_KSM_DIR "pages_to_scan", "500");
 	cow_tweak(&self->undo, COW_KSM_DIR "run", "1");
