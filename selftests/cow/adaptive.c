@@ -40,10 +40,22 @@ static bool written[MAX_NR];
 static struct cow_stats before, after, cost;
 static long minflt;
 
+static bool folios;
+
 FIXTURE(adaptive)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 };
+
+/* A whole block may be copied into one large folio, or page by page. */
+FIXTURE_VARIANT(adaptive)
+{
+	bool folios;
+};
+
+FIXTURE_VARIANT_ADD(adaptive, pages) { .folios = false };
+FIXTURE_VARIANT_ADD(adaptive, folios) { .folios = true };
 
 FIXTURE_SETUP(adaptive)
 {
@@ -56,6 +68,12 @@ FIXTURE_SETUP(adaptive)
 		cow_restore(&self->saved);
 		SKIP(return, "which pages were copied is for root to see");
 	}
+	folios = variant->folios;
+	reason = folios ? cow_allow_folios(&self->undo) : NULL;
+	if (reason) {
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
 	ps = cow_page_size();
 	table = cow_pmd_size() / ps;
 	seed = env ? strtoull(env, NULL, 0) :
@@ -65,6 +83,7 @@ FIXTURE_SETUP(adaptive)
 
 FIXTURE_TEARDOWN_PARENT(adaptive)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
@@ -97,7 +116,10 @@ static void share(struct __test_metadata *_metadata, int nr, size_t offset,
 		ASSERT_EQ(0, mprotect(map, offset * ps, PROT_READ));
 	if (advice)
 		ASSERT_EQ(0, madvise(area, len, advice));
+	/* Small pages to begin with */
 	cow_fill(area, len, TAG);
+	if (folios)
+		ASSERT_EQ(0, madvise(area, len, MADV_HUGEPAGE));
 	ASSERT_EQ(0, cow_child_fork(&child, keeps, &len));
 	ASSERT_EQ(1, cow_child_recv(&child));
 	ASSERT_EQ(0, cow_child_settle(&child));
@@ -668,6 +690,98 @@ TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
 	}
 	if (!swapped)
 		SKIP(return, "no page goes to swap");
+}
+
+/*
+ * Large folios
+ */
+
+/* How many blocks of 64 kB have their frames in a row, and aligned? */
+static int count_blocks(int nr)
+{
+	const int size = 65536 / ps;
+	int i, k, blocks = 0;
+
+	if (cow_pfns(area, nr, pfn_now))
+		return -1;
+	for (i = 0; i + size <= nr; i += size) {
+		for (k = 0; k < size; k++)
+			if (pfn_now[i] % size || pfn_now[i + k] != pfn_now[i] + k)
+				break;
+		blocks += k == size;
+	}
+	return blocks;
+}
+
+/* Where the window is a whole block, its copies are one folio if allowed. */
+TEST_F_TIMEOUT(adaptive, whole_blocks, TEST_TIMEOUT)
+{
+	const int nr = 2048, size = 65536 / ps;
+	int down;
+
+	if (size != COW_ADAPTIVE_MAX + 1)
+		SKIP(return, "64 kB is not the largest window");
+	for (down = 0; down < 2; down++) {
+		share(_metadata, nr, 0, 0, false);
+		if (down)
+			order_downward(nr);
+		else
+			order_upward(nr);
+		write_pages(_metadata, nr);
+		expect_copied(_metadata, nr, 8);
+		/* Some may have found no memory in one piece. */
+		if (folios)
+			EXPECT_GE(count_blocks(nr), nr / size / 2);
+		check_content(_metadata, nr);
+		unshare(_metadata, false);
+	}
+}
+
+/* What was copied ahead is shared once more, whole or in part. */
+TEST_F_TIMEOUT(adaptive, second_generation, TEST_TIMEOUT)
+{
+	static const struct {
+		bool down;
+		bool gone;
+		bool shuffled;
+	} rounds[] = {
+		{ false, false, false },
+		{ true, false, false },
+		{ false, false, true },
+		{ false, true, false },
+		{ true, true, true },
+	};
+	size_t len = 1024 * ps;
+	__u64 rnd = seed;
+	int nr = 1024, i;
+	size_t r;
+
+	for (r = 0; r < ARRAY_SIZE(rounds); r++) {
+		share(_metadata, nr, 0, 0, false);
+		if (rounds[r].down)
+			order_downward(nr);
+		else
+			order_upward(nr);
+		write_pages(_metadata, nr);
+		ASSERT_EQ(0, cow_child_end(&child));
+
+		cow_fill(area, len, TAG);
+		ASSERT_EQ(0, cow_child_fork(&child, keeps, &len));
+		ASSERT_EQ(1, cow_child_recv(&child));
+		ASSERT_EQ(0, cow_child_settle(&child));
+		if (rounds[r].gone)
+			ASSERT_EQ(0, cow_child_end(&child));
+		ASSERT_EQ(0, cow_pfns(area, nr, pfn_then));
+		if (rounds[r].shuffled)
+			order_random(nr, &rnd);
+		write_pages(_metadata, nr);
+		ASSERT_EQ(0, cow_pfns(area, nr, pfn_now));
+		for (i = 0; i < nr; i++)
+			ASSERT_EQ(rounds[r].gone, pfn_now[i] == pfn_then[i])
+				TH_LOG("round %zu, page %d", r, i);
+		check_content(_metadata, nr);
+		unshare(_metadata, rounds[r].gone);
+	}
 }
 
 /*

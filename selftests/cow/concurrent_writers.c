@@ -771,18 +771,24 @@ static void run(struct __test_metadata *_metadata, enum grain grain,
 FIXTURE(concurrent_writers)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	struct cow_stats before;
 };
 
 FIXTURE_VARIANT(concurrent_writers)
 {
 	int ahead;
+	bool folios;
 };
 
 FIXTURE_VARIANT_ADD(concurrent_writers, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(concurrent_writers, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(concurrent_writers, adaptive_folios) {
+	.ahead = COW_ADAPTIVE,
+	.folios = true,
+};
 
 FIXTURE_SETUP(concurrent_writers)
 {
@@ -791,11 +797,18 @@ FIXTURE_SETUP(concurrent_writers)
 	reason = cow_setup(&self->saved, variant->ahead, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
+	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
+	if (reason) {
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+	cow_map_hugepage = variant->folios;
 	ASSERT_EQ(cow_stats_read(&self->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(concurrent_writers)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 

@@ -216,6 +216,24 @@ size_t cow_pmd_size(void)
 	return cow_page_size() * (cow_page_size() / sizeof(__u64));
 }
 
+#define THP_DIR	"/sys/kernel/mm/transparent_hugepage/"
+
+const char *cow_allow_folios(struct cow_undo *undo)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), THP_DIR "hugepages-%zukB/enabled",
+		 cow_pmd_size() / 1024);
+	if (access(THP_DIR "hugepages-64kB/enabled", F_OK))
+		return "kernel without huge pages of 64 kB";
+	if (!cow_tweak(undo, path, "never") ||
+	    !cow_tweak(undo, THP_DIR "hugepages-64kB/enabled", "madvise"))
+		return "enabling huge pages of 64 kB needs root";
+	return NULL;
+}
+
+bool cow_map_hugepage;
+
 void *cow_map(size_t len, size_t align)
 {
 	size_t ps = cow_page_size();
@@ -242,7 +260,7 @@ void *cow_map(size_t len, size_t align)
 		return NULL;
 	}
 	/* EINVAL without THP */
-	madvise(p, len, MADV_NOHUGEPAGE);
+	madvise(p, len, cow_map_hugepage ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	return p;
 }
 

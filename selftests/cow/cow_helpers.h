@@ -165,9 +165,18 @@ size_t cow_page_size(void);
 size_t cow_pmd_size(void);
 
 /*
+ * Allow folios of 64 kB, and none of a whole page table, in memory that has
+ * MADV_HUGEPAGE. NULL, or the reason why not
+ */
+const char *cow_allow_folios(struct cow_undo *undo);
+/* What cow_map() returns shall have MADV_HUGEPAGE. */
+extern bool cow_map_hugepage;
+
+/*
  * len bytes of private anonymous memory, aligned to align (a power of two, 0
  * for a page), with an inaccessible page before and after, so that it never
- * merges with a neighbour. No THP. NULL if there is no memory.
+ * merges with a neighbour. No THP, unless cow_map_hugepage says so. NULL if
+ * there is no memory.
  */
 void *cow_map(size_t len, size_t align);
 /* Unmaps what cow_map() returned, with its guards. */

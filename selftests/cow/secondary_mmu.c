@@ -91,18 +91,24 @@ struct mirror {
 FIXTURE(secondary_mmu)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	struct mirror m;
 };
 
 FIXTURE_VARIANT(secondary_mmu)
 {
 	int ahead;
+	bool folios;
 };
 
 FIXTURE_VARIANT_ADD(secondary_mmu, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(secondary_mmu, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(secondary_mmu, adaptive_folios) {
+	.ahead = COW_ADAPTIVE,
+	.folios = true,
+};
 
 FIXTURE_SETUP(secondary_mmu)
 {
@@ -113,6 +119,12 @@ FIXTURE_SETUP(secondary_mmu)
 	reason = cow_setup(&self->saved, variant->ahead, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
+	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
+	if (reason) {
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+	cow_map_hugepage = variant->folios;
 	m->fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 	if (m->fd < 0) {
 		int err = errno;
@@ -138,6 +150,7 @@ FIXTURE_SETUP(secondary_mmu)
 
 FIXTURE_TEARDOWN_PARENT(secondary_mmu)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
