@@ -148,8 +148,8 @@ static const struct run_case run_cases[] = {
 	{ "120 pages, at most 7", 120, 7, 7, 7 },
 	{ "120 pages, at most 31", 120, 31, 15, 31 },
 	{ "61 pages, at most 31", 61, 31, 7, 30 },
-	{ "247 pages, at most 31", 247, 31, 30, 31 },
-	{ "248 pages, at most 31", 248, 31, 31, 31 },
+	{ "247 pages, at most 31", 247, 31, 15, 31 },
+	{ "248 pages, at most 31", 248, 31, 15, 31 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(run, run_cases, desc);
@@ -321,14 +321,14 @@ static const struct policy_case window_cases[] = {
 		.desc = "at most 7, aligned to 8",
 		.pos = 33, .before = 120, .max = 7, .want = BITS(34, 39),
 	}, {
-		.desc = "at most 16, aligned to 32",
-		.pos = 8, .before = 240, .max = 16, .want = BITS(9, 24),
+		.desc = "at most 16, aligned to 16",
+		.pos = 8, .before = 240, .max = 16, .want = BITS(9, 15),
 	}, {
-		.desc = "at most 31, aligned to 32",
-		.pos = 8, .before = 240, .max = 31, .want = BITS(9, 31),
+		.desc = "at most 31, aligned to 16",
+		.pos = 8, .before = 240, .max = 31, .want = BITS(9, 15),
 	}, {
-		.desc = "at most 31, aligned to 32, backward",
-		.pos = 55, .after = 240, .max = 31, .want = BITS(32, 54),
+		.desc = "at most 31, aligned to 16, backward",
+		.pos = 55, .after = 240, .max = 31, .want = BITS(48, 54),
 	}, {
 		.desc = "stops at a written page",
 		.pos = 32, .before = 120, .demand = BIT_ULL(36),
@@ -380,8 +380,12 @@ static const struct policy_case window_cases[] = {
 		.want = BITS(33, 39),
 	}, {
 		.desc = "at most 31, unused page in the aligned ones",
-		.pos = 32, .before = 248, .unused = BIT_ULL(63), .max = 31,
+		.pos = 32, .before = 248, .unused = BIT_ULL(47), .max = 31,
 		.want = BIT_ULL(33),
+	}, {
+		.desc = "at most 31, unused page behind the aligned ones",
+		.pos = 32, .before = 248, .unused = BIT_ULL(48), .max = 31,
+		.want = BITS(33, 47),
 	}, {
 		.desc = "short run, unused page behind the next",
 		.pos = 32, .before = 5, .unused = BIT_ULL(34),
