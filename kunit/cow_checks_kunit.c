@@ -948,7 +948,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "all, at most 31",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 31,
-		.before = 248, .after = 248, .first = 32, .last = 63,
+		.before = 120, .after = 120, .first = 32, .last = 63,
 	}, {
 		.desc = "all, reuse",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .reuse = true,
