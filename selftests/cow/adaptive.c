@@ -908,7 +908,7 @@ TEST_F_TIMEOUT(adaptive, partly_shared, TEST_TIMEOUT)
 
 /*
  * Windows next to a run of pages that were made writable without a copy: that
- * took few faults, so few copies may go unused.
+ * took few faults, but a quarter of such a run may go unused on top of them.
  */
 static int keeps_outside(struct cow_child *self, void *arg)
 {
@@ -937,7 +937,7 @@ TEST_F_TIMEOUT(adaptive, waste_next_to_reused, TEST_TIMEOUT)
 	order[0] = range[1];
 	order[1] = range[0] - 1;
 	write_pages(_metadata, 2);
-	EXPECT_LE(count_unused(nr), faults + minflt)
+	EXPECT_LE(count_unused(nr), faults + minflt + (range[1] - range[0]) / 4)
 		log_cost(_metadata);
 	EXPECT_EQ(0, cow_child_end(&other));
 	unshare(_metadata, true);
