@@ -1301,12 +1301,12 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	/* Every page is another one now, and just as locked. */
 	EXPECT_EQ(vm_locked, cow_status_kb("VmLck"));
 	now = mlocked_kb();
-	EXPECT_LT(labs(now - locked), kb / 8)
+	EXPECT_LT(labs(now - locked), kb / 4)
 		TH_LOG("%ld kB, %ld before; COW_SEED=%llu", now, locked, w->seed);
 	EXPECT_EQ(kb, cow_smaps_kb(w->page[0][0], "Locked"));
 	cow_unmap(w->page[0][0], nr * w->page_size);
 	EXPECT_EQ(vm_before, cow_status_kb("VmLck"));
-	EXPECT_LT(labs(mlocked_kb() - base), kb / 8);
+	EXPECT_LT(labs(mlocked_kb() - base), kb / 4);
 }
 
 TEST_F_TIMEOUT(fork_isolation, private_file, TEST_TIMEOUT)
