@@ -1246,7 +1246,7 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 					bool reuse, bool sequential)
 {
 	unsigned int block = round_down(fault, COW_BLOCK), size = COW_BLOCK, i;
-	unsigned int limit = max * (reuse ? 2 : 8);
+	unsigned int limit = reuse ? max * 2 : min(max, 15u) * 8;
 	struct cow_evidence e = {
 		.pos = fault - block,
 		.before = model_run(g, fault, -1, limit),

@@ -822,7 +822,7 @@ static bool sim_sparse(const struct sim *s, unsigned int page)
 /* As cow_precopy_gather() */
 static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
 {
-	unsigned int limit = s->max * COW_RUN_SHARE, size = COW_BLOCK;
+	unsigned int limit = min(s->max, COW_RUN_PAGES) * COW_RUN_SHARE, size = COW_BLOCK;
 	unsigned int first, last, i;
 
 	memset(e, 0, sizeof(*e));
