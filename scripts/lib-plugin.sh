@@ -53,7 +53,7 @@ known_case()
 need_symbols()
 {
 	SYMBOLS=$OUT/System.map
-	grep -q ' do_wp_page$' "$SYMBOLS" 2> /dev/null ||
+	grep -q ' handle_mm_fault$' "$SYMBOLS" 2> /dev/null ||
 		die "the addresses of the kernel's functions are not in '$SYMBOLS'"
 }
 
