@@ -36,8 +36,9 @@
  * for most tests it is also the block that a window may be chosen from.
  */
 #define NR_PAGES	COW_BLOCK
-/* Where most tests write. */
-#define FAULT		4
+/* Where most tests write, and the page in its window that is not like others. */
+#define FAULT		32
+#define ODD		(FAULT + 2)
 /* Page number of what most tests look at. */
 #define FIRST		64
 
@@ -100,6 +101,7 @@ struct counts {
  * @old_window: vm.cow_precopy_pages before the test
  * @old_max: vm.cow_precopy_max before the test
  * @clean: pages of the parent that are expected to be copied, but clean
+ * @odd: the page at ODD, before it was replaced
  * @race: what happens to the region while the page table is not locked
  * @raced: @race was called
  * @copies: what was allocated to copy ahead, with a reference held
@@ -118,6 +120,7 @@ struct fixture {
 	int old_window;
 	int old_max;
 	unsigned long clean;
+	struct page *odd;
 	void (*race)(struct kunit *test);
 	bool raced;
 	struct folio *copies[COW_PRECOPY_MAX_PAGES];
@@ -379,6 +382,36 @@ static void drop_swap_entry(struct kunit *test, unsigned int i, struct page *pag
 	replace_pte(test, current->mm, i, __pte(0));
 	dec_mm_counter(current->mm, MM_SWAPENTS);
 	put_page(page);
+}
+
+/* Change a PTE of the parent's, with its page table locked. */
+static void change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte))
+{
+	unsigned long addr = page_addr(test, i);
+	spinlock_t *ptl = NULL;
+	pte_t *ptep;
+
+	ptep = get_locked_pte(current->mm, addr, &ptl);
+	KUNIT_ASSERT_NOT_NULL(test, ptep);
+	set_pte_at(current->mm, addr, ptep, change(ptep_get(ptep)));
+	flush_tlb_page(vma_lookup(current->mm, addr), addr);
+	pte_unmap_unlock(ptep, ptl);
+}
+
+static pte_t pte_never_written(pte_t pte)
+{
+	return pte_clear_soft_dirty(pte_mkclean(pte));
+}
+
+/* Hardware sets one of the two bits. */
+static pte_t pte_hw_written(pte_t pte)
+{
+	return pte_clear_soft_dirty(pte_mkdirty(pte));
+}
+
+static pte_t pte_make_protnone(pte_t pte)
+{
+	return pte_modify(pte, PAGE_NONE);
 }
 
 /* As mprotect(PROT_READ) would, but also in the middle of a fault. */
@@ -974,18 +1007,39 @@ static void vma_end_at_pmd_boundary(struct kunit *test)
 }
 
 /*
- * One neighbour is not like the others. It is left out; those on both sides
- * of it are copied.
+ * One neighbour is not like the others. Most kinds are left out by every fault;
+ * those on both sides of it are not. There are two sorts of faults: those whose
+ * neighbours are all shared, to be copied, and those whose neighbours the parent
+ * has alone, to be made writable.
  */
 
-#define ODD	(FAULT + 2)
+static struct page *odd_page(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	f->odd = read_page(test, current->mm, ODD);
+	KUNIT_ASSERT_NOT_NULL(test, f->odd);
+	return f->odd;
+}
 
 static struct folio *odd_folio(struct kunit *test)
 {
-	struct page *page = read_page(test, current->mm, ODD);
+	return page_folio(odd_page(test));
+}
 
-	KUNIT_ASSERT_NOT_NULL(test, page);
-	return page_folio(page);
+/* For undoing: the parent may have a copy meanwhile. */
+static struct folio *odd_old_folio(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	return page_folio(f->odd);
+}
+
+static bool odd_is_shared(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	return read_page(test, f->child.mm, ODD);
 }
 
 static void odd_read(struct kunit *test)
@@ -1002,36 +1056,74 @@ static void odd_zap(struct kunit *test)
 
 static void odd_swap_out(struct kunit *test)
 {
+	odd_page(test);
 	swap_out(test, ODD);
 }
 
-/* The child has the page that was swapped out. */
 static void odd_swap_back(struct kunit *test)
 {
-	struct fixture *f = test->priv;
-
-	drop_swap_entry(test, ODD, f->child.pages[ODD].page);
+	drop_swap_entry(test, ODD, &odd_old_folio(test)->page);
 }
 
 static void odd_write(struct kunit *test)
 {
 	write_alone(test, ODD);
-	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	fill_page(odd_page(test), page_byte(ODD));
 }
 
 static void odd_write_and_protect(struct kunit *test)
 {
 	odd_write(test);
 	write_protect(test, ODD);
-	KUNIT_ASSERT_TRUE(test, PageAnonExclusive(&odd_folio(test)->page));
+	KUNIT_ASSERT_TRUE(test, PageAnonExclusive(odd_page(test)));
 }
 
 static void odd_unshare(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
-	unmap_page_of(test, f->child.mm, ODD);
-	KUNIT_ASSERT_FALSE(test, PageAnonExclusive(&odd_folio(test)->page));
+	if (odd_is_shared(test))
+		unmap_page_of(test, f->child.mm, ODD);
+	KUNIT_ASSERT_FALSE(test, PageAnonExclusive(odd_page(test)));
+}
+
+static void odd_get(struct kunit *test)
+{
+	folio_get(odd_folio(test));
+}
+
+static void odd_put(struct kunit *test)
+{
+	folio_put(odd_old_folio(test));
+}
+
+static void odd_exclusive_get(struct kunit *test)
+{
+	odd_write_and_protect(test);
+	odd_get(test);
+}
+
+static void odd_lock(struct kunit *test)
+{
+	folio_lock(odd_folio(test));
+}
+
+static void odd_unlock(struct kunit *test)
+{
+	folio_unlock(odd_old_folio(test));
+}
+
+/* The cache has a reference, and somebody else has another one. */
+static void odd_swapcache(struct kunit *test)
+{
+	folio_set_swapcache(odd_folio(test));
+	folio_ref_add(odd_folio(test), 2);
+}
+
+static void odd_unswapcache(struct kunit *test)
+{
+	folio_clear_swapcache(odd_old_folio(test));
+	folio_put_refs(odd_old_folio(test), 2);
 }
 
 static void odd_pin(struct kunit *test)
@@ -1041,21 +1133,33 @@ static void odd_pin(struct kunit *test)
 
 static void odd_unpin(struct kunit *test)
 {
-	folio_put_refs(odd_folio(test), GUP_PIN_COUNTING_BIAS);
+	folio_put_refs(odd_old_folio(test), GUP_PIN_COUNTING_BIAS);
 }
 
-/* Anonymous pages have bit 0 of folio->mapping, KSM pages bits 0 and 1. */
+static void odd_exclusive_pin(struct kunit *test)
+{
+	odd_write_and_protect(test);
+	odd_pin(test);
+}
+
+/*
+ * Anonymous pages have bit 0 of folio->mapping, KSM pages bits 0 and 1. One that
+ * the parent has alone would be made writable if it were exclusive, and must not
+ * be seen as shared.
+ */
 static void odd_ksm(struct kunit *test)
 {
 	struct folio *folio = odd_folio(test);
 
+	if (!odd_is_shared(test))
+		SetPageAnonExclusive(odd_page(test));
 	folio->mapping = (void *)((unsigned long)folio->mapping | 3);
 	KUNIT_EXPECT_TRUE(test, folio_test_ksm(folio));
 }
 
 static void odd_unksm(struct kunit *test)
 {
-	struct folio *folio = odd_folio(test);
+	struct folio *folio = odd_old_folio(test);
 
 	folio->mapping = (void *)(((unsigned long)folio->mapping & ~3UL) | 1);
 }
@@ -1069,24 +1173,33 @@ static void odd_lazyfree(struct kunit *test)
 
 static void odd_unlazyfree(struct kunit *test)
 {
-	folio_set_swapbacked(odd_folio(test));
+	folio_set_swapbacked(odd_old_folio(test));
 }
 
 static void odd_poison(struct kunit *test)
 {
-	SetPageHWPoison(&odd_folio(test)->page);
+	SetPageHWPoison(odd_page(test));
 }
 
 static void odd_unpoison(struct kunit *test)
 {
-	ClearPageHWPoison(&odd_folio(test)->page);
+	ClearPageHWPoison(&odd_old_folio(test)->page);
 }
 
 static void odd_protnone(struct kunit *test)
 {
-	pte_t pte = read_pte(test, current->mm, page_addr(test, ODD));
+	change_pte(test, ODD, pte_make_protnone);
+}
 
-	replace_pte(test, current->mm, ODD, pte_modify(pte, PAGE_NONE));
+static void odd_dirty(struct kunit *test)
+{
+	change_pte(test, ODD, pte_hw_written);
+}
+
+/* As a fault has left it before it was shared. */
+static void odd_soft_dirty(struct kunit *test)
+{
+	change_pte(test, ODD, pte_mkdirty);
 }
 
 /**
@@ -1097,7 +1210,10 @@ static void odd_protnone(struct kunit *test)
  * @late: is called after that
  * @undo: is called at the end
  * @needs: can it be in this configuration?
- * @why: what it is left out for
+ * @shared: the parent never has it alone
+ * @dirty: it is dirty when it is made writable, whatever hardware does
+ * @copy: what it is left out for where neighbours are shared; or it is copied
+ * @reuse: the same where the parent has them alone; or it is made writable
  */
 struct odd_case {
 	const char *desc;
@@ -1106,7 +1222,10 @@ struct odd_case {
 	void (*late)(struct kunit *test);
 	void (*undo)(struct kunit *test);
 	bool needs;
-	enum cow_skip why;
+	bool shared;
+	bool dirty;
+	enum cow_skip copy;
+	enum cow_skip reuse;
 };
 
 static const struct odd_case odd_cases[] = {
@@ -1114,93 +1233,199 @@ static const struct odd_case odd_cases[] = {
 		.desc = "never touched",
 		.hole = true,
 		.needs = true,
-		.why = COW_SKIP_NOTPRESENT,
+		.copy = COW_SKIP_NOTPRESENT,
+		.reuse = COW_SKIP_NOTPRESENT,
 	}, {
 		.desc = "unmapped",
 		.late = odd_zap,
 		.needs = true,
-		.why = COW_SKIP_NOTPRESENT,
+		.copy = COW_SKIP_NOTPRESENT,
+		.reuse = COW_SKIP_NOTPRESENT,
 	}, {
 		.desc = "swapped out",
 		.late = odd_swap_out,
 		.undo = odd_swap_back,
 		.needs = true,
-		.why = COW_SKIP_NOTPRESENT,
-	}, {
-		.desc = "written to already",
-		.late = odd_write,
-		.needs = true,
-		.why = COW_SKIP_WRITABLE,
+		.copy = COW_SKIP_NOTPRESENT,
+		.reuse = COW_SKIP_NOTPRESENT,
 	}, {
 		.desc = "zero page",
 		.hole = true,
 		.early = odd_read,
 		.needs = true,
-		.why = COW_SKIP_NOTANON,
+		.copy = COW_SKIP_NOTANON,
+		.reuse = COW_SKIP_NOTANON,
+	}, {
+		.desc = "still shared",
+		.needs = true,
+		.shared = true,
+	}, {
+		.desc = "no longer shared",
+		.late = odd_unshare,
+		.needs = true,
+		.copy = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "dirty",
+		.late = odd_dirty,
+		.needs = true,
+		.dirty = true,
+	}, {
+		.desc = "soft-dirty",
+		.late = odd_soft_dirty,
+		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
+		.dirty = true,
 	}, {
 		.desc = "exclusive, read-only",
 		.late = odd_write_and_protect,
 		.needs = true,
-		.why = COW_SKIP_EXCLUSIVE,
+		.dirty = true,
+		.copy = COW_SKIP_EXCLUSIVE,
 	}, {
-		.desc = "unmapped by the child",
-		.late = odd_unshare,
+		.desc = "exclusive, somebody has a reference",
+		.late = odd_exclusive_get,
+		.undo = odd_put,
 		.needs = true,
-		.why = COW_SKIP_EXCLUSIVE,
+		.dirty = true,
+		.copy = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "locked",
+		.late = odd_lock,
+		.undo = odd_unlock,
+		.needs = true,
+		.reuse = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "somebody has a reference",
+		.late = odd_get,
+		.undo = odd_put,
+		.needs = true,
+		.reuse = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "in the swap cache, somebody has a reference",
+		.late = odd_swapcache,
+		.undo = odd_unswapcache,
+		.needs = true,
+		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "pinned",
 		.late = odd_pin,
 		.undo = odd_unpin,
 		.needs = true,
-		.why = COW_SKIP_PINNED,
+		.copy = COW_SKIP_PINNED,
+		.reuse = COW_SKIP_PINNED,
+	}, {
+		.desc = "exclusive and pinned",
+		.late = odd_exclusive_pin,
+		.undo = odd_unpin,
+		.needs = true,
+		.copy = COW_SKIP_PINNED,
+		.reuse = COW_SKIP_PINNED,
 	}, {
 		.desc = "KSM page",
 		.late = odd_ksm,
 		.undo = odd_unksm,
 		.needs = IS_ENABLED(CONFIG_KSM),
-		.why = COW_SKIP_KSM,
+		.copy = COW_SKIP_KSM,
+		.reuse = COW_SKIP_KSM,
 	}, {
 		.desc = "MADV_FREE",
 		.late = odd_lazyfree,
 		.undo = odd_unlazyfree,
 		.needs = true,
-		.why = COW_SKIP_SPECIAL,
+		.copy = COW_SKIP_SPECIAL,
+		.reuse = COW_SKIP_SPECIAL,
 	}, {
 		.desc = "hwpoison",
 		.late = odd_poison,
 		.undo = odd_unpoison,
 		.needs = IS_ENABLED(CONFIG_MEMORY_FAILURE),
-		.why = COW_SKIP_SPECIAL,
+		.copy = COW_SKIP_SPECIAL,
+		.reuse = COW_SKIP_SPECIAL,
 	}, {
 		.desc = "NUMA hinting",
 		.late = odd_protnone,
 		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING),
-		.why = COW_SKIP_SPECIAL,
+		.copy = COW_SKIP_SPECIAL,
+		.reuse = COW_SKIP_SPECIAL,
 	},
 };
 
 KUNIT_ARRAY_PARAM_DESC(odd, odd_cases, desc);
 
-static void odd_neighbour(struct kunit *test)
+/* The pages that the child has not any more, if it ever had them. */
+static void take_from_child(struct kunit *test, unsigned long pages)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES) {
+		unmap_page_of(test, f->child.mm, i);
+		/* So that it shows who has made it dirty. */
+		change_pte(test, i, pte_never_written);
+	}
+}
+
+/* Pages of the parent that faults have copied. */
+static void demand(struct kunit *test, unsigned long pages)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES) {
+		write_alone(test, i);
+		fill_page(read_page(test, current->mm, i), page_byte(i));
+	}
+}
+
+/* Of the pages that are shared first, the parent has copied some, and has some alone. */
+static void share_odd(struct kunit *test, unsigned long demanded, unsigned long alone)
 {
 	const struct odd_case *c = test->param_value;
 
 	if (!c->needs)
 		kunit_skip(test, "not in this configuration");
-	set_window(3);
+	if (c->hole || c->shared)
+		alone &= ~BIT(ODD);
 	populate(test, c->hole ? ALL_PAGES & ~BIT(ODD) : ALL_PAGES);
 	if (c->early)
 		c->early(test);
 	share(test);
+	demand(test, demanded);
+	take_from_child(test, alone);
 	if (c->late)
 		c->late(test);
 	note(test);
+}
 
-	write_fault(test, FAULT);
-	expect_region(test, COPIED(3) & ~BIT(ODD));
-	expect_counts(test, 2, c->why, 1);
+static void undo_odd(struct kunit *test)
+{
+	const struct odd_case *c = test->param_value;
+
 	if (c->undo)
 		c->undo(test);
+}
+
+static void odd_neighbour(struct kunit *test)
+{
+	const struct odd_case *c = test->param_value;
+	bool left_out = c->copy != COW_SKIP_NONE;
+
+	set_window(3);
+	share_odd(test, 0, 0);
+	write_fault(test, FAULT);
+	expect_region(test, left_out ? COPIED(3) & ~BIT(ODD) : COPIED(3));
+	expect_counts(test, 3 - left_out, c->copy, left_out);
+	undo_odd(test);
+}
+
+static void written_neighbour(struct kunit *test)
+{
+	set_window(3);
+	populate(test, ALL_PAGES);
+	share(test);
+	odd_write(test);
+	note(test);
+	write_fault(test, FAULT);
+	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_counts(test, 2, COW_SKIP_WRITABLE, 1);
 }
 
 /* The region is a private mapping of a file; one page was only read. */
@@ -1233,7 +1458,7 @@ static void file_neighbour(struct kunit *test)
 	set_window(3);
 	fault(test, ODD, FAULT_FLAG_USER);
 	KUNIT_ASSERT_FALSE(test, folio_test_anon(odd_folio(test)));
-	fill_page(&odd_folio(test)->page, page_byte(ODD));
+	fill_page(odd_page(test), page_byte(ODD));
 	share_pages(test, ALL_PAGES & ~BIT(ODD));
 	write_fault(test, FAULT);
 	expect_region(test, COPIED(3) & ~BIT(ODD));
@@ -1424,21 +1649,19 @@ static void race_write_and_protect(struct kunit *test)
 /* As swap_out(), with the same limits. */
 static void race_migrate(struct kunit *test)
 {
-	pte_t pte = read_pte(test, current->mm, page_addr(test, ODD));
+	unsigned long pfn = page_to_pfn(odd_page(test));
 
 	take_page(test, current->mm, ODD);
 	replace_pte(test, current->mm, ODD,
-		    swp_entry_to_pte(make_readable_migration_entry(pte_pfn(pte))));
+		    swp_entry_to_pte(make_readable_migration_entry(pfn)));
 	note_race(test, ODD, 0);
 }
 
 /* A migration entry is not accounted as swap. */
 static void undo_migrate(struct kunit *test)
 {
-	struct fixture *f = test->priv;
-
 	replace_pte(test, current->mm, ODD, __pte(0));
-	put_page(f->child.pages[ODD].page);
+	folio_put(odd_old_folio(test));
 }
 
 struct race_case {
@@ -1751,6 +1974,12 @@ static void notifier_range_alone(struct kunit *test)
  */
 
 #define PAGES(first, last)	GENMASK(last, first)
+/*
+ * Three pages at odd distances, without which a fault looks no further, and one
+ * of them is at distance 5. The distance is that of the page numbers by XOR.
+ */
+#define NEAR_50		(BIT(55) | BIT(59) | BIT(63))
+#define NEAR_63		(BIT(58) | BIT(54) | BIT(50))
 /* Two of three pages from 0 to @last, as the tests of cow_policy() have it. */
 #define PAIRS(last)		(0xb6db6db6db6db6dbUL & PAGES(0, last))
 
@@ -1759,31 +1988,6 @@ static void set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty)
 	set_window(0);
 	WRITE_ONCE(sysctl_cow_precopy_max, max);
 	set_hw_dirty(test, hw_dirty);
-}
-
-/* Change a PTE of the parent's, with its page table locked. */
-static void change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte))
-{
-	unsigned long addr = page_addr(test, i);
-	spinlock_t *ptl = NULL;
-	pte_t *ptep;
-
-	ptep = get_locked_pte(current->mm, addr, &ptl);
-	KUNIT_ASSERT_NOT_NULL(test, ptep);
-	set_pte_at(current->mm, addr, ptep, change(ptep_get(ptep)));
-	flush_tlb_page(vma_lookup(current->mm, addr), addr);
-	pte_unmap_unlock(ptep, ptl);
-}
-
-static pte_t pte_never_written(pte_t pte)
-{
-	return pte_clear_soft_dirty(pte_mkclean(pte));
-}
-
-/* Hardware sets one of the two bits. */
-static pte_t pte_hw_written(pte_t pte)
-{
-	return pte_clear_soft_dirty(pte_mkdirty(pte));
 }
 
 /* As a program writes: a fault where there has to be one. */
@@ -1797,17 +2001,6 @@ static unsigned int write_page(struct kunit *test, unsigned int i)
 	return 1;
 }
 
-/* Pages of the parent that faults have copied. */
-static void demand(struct kunit *test, unsigned long pages)
-{
-	unsigned int i;
-
-	for_each_set_bit(i, &pages, NR_PAGES) {
-		write_alone(test, i);
-		fill_page(read_page(test, current->mm, i), page_byte(i));
-	}
-}
-
 /* Pages of the parent that were copied ahead, as hardware says used or not. */
 static void copied_ahead(struct kunit *test, unsigned long pages, bool used)
 {
@@ -1816,6 +2009,13 @@ static void copied_ahead(struct kunit *test, unsigned long pages, bool used)
 	demand(test, pages);
 	for_each_set_bit(i, &pages, NR_PAGES)
 		change_pte(test, i, used ? pte_hw_written : pte_never_written);
+}
+
+/* Nothing is demanded where faults leave no trace. */
+static void skip_without_demand(struct kunit *test)
+{
+	if (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
+		kunit_skip(test, "no soft-dirty bits in this configuration");
 }
 
 /* What expect_region() wants to see: the copies ahead are clean, the fault not. */
@@ -1978,24 +2178,22 @@ static const struct adaptive_case adaptive_cases[] = {
 		.pos = 20, .demand = BIT(21), .set = VM_SEQ_READ,
 	}, {
 		.desc = "19 pages demanded",
-		.pos = 51, .demand = PAIRS(25) | BIT(50), .max = 3,
-		.soft_dirty = true,
-		.want = 0,
+		.pos = 50, .demand = PAIRS(21) | NEAR_50, .soft_dirty = true,
 	}, {
 		.desc = "20 pages demanded: on both sides",
-		.pos = 50, .demand = PAIRS(27), .soft_dirty = true,
-		.want = PAGES(43, 49) | PAGES(51, 58),
+		.pos = 50, .demand = PAIRS(23) | NEAR_50, .soft_dirty = true,
+		.want = PAGES(42, 49) | (PAGES(51, 58) & ~NEAR_50),
 	}, {
 		.desc = "20 pages demanded, last page of the block",
-		.pos = 63, .demand = PAIRS(27), .soft_dirty = true,
-		.want = PAGES(48, 62),
+		.pos = 63, .demand = PAIRS(23) | NEAR_63, .soft_dirty = true,
+		.want = PAGES(45, 62) & ~NEAR_63,
 	}, {
 		.desc = "20 pages written, 18 of them demanded",
-		.pos = 50, .demand = PAIRS(25), .used = PAGES(27, 28),
+		.pos = 50, .demand = PAIRS(19) | NEAR_50, .used = PAGES(27, 28),
 		.soft_dirty = true,
 	}, {
 		.desc = "20 pages demanded, as many unused",
-		.pos = 40, .demand = PAIRS(27), .unused = PAGES(44, 63),
+		.pos = 40, .demand = PAIRS(25) | BIT(37), .unused = PAGES(44, 63),
 		.soft_dirty = true,
 	},
 };
@@ -2020,10 +2218,8 @@ static void test_adaptive(struct kunit *test, bool hw_dirty)
 	unsigned long want = hw_dirty ? c->want : c->want_no_hw;
 	unsigned int skipped = c->skipped;
 
-	if (c->soft_dirty && !IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
-		kunit_skip(test, "no soft-dirty bits in this configuration");
-	if (c->soft_dirty && want)
-		kunit_skip(test, "to be laid out anew: nothing near the fault was written");
+	if (c->soft_dirty)
+		skip_without_demand(test);
 	set_up_case(test, c, hw_dirty);
 	write_fault(test, c->pos);
 	expect_clean(test, want, hw_dirty);
@@ -2177,10 +2373,12 @@ static void adaptive_vma_edge(struct kunit *test)
 /* Around the fault are those of the tests of races, ODD in their middle. */
 #define BELOW_FAULT	(ODD + 2)
 #define BELOW		PAGES(ODD - 1, ODD + 1)
-#define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 28)
+#define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 27)
+/* Written near the fault, or it would not look any further: 3 at odd distances. */
 #define AROUND_FAULT	(ODD + 1)
-#define AROUND		((PAGES(0, 15)) & ~BIT(AROUND_FAULT))
-#define AROUND_DEMAND	(PAIRS(27) << 24)
+#define AROUND_NEAR	(BIT(38) | BIT(42) | BIT(46))
+#define AROUND_DEMAND	(PAIRS(23) | AROUND_NEAR)
+#define AROUND		(PAGES(27, 44) & ~(BIT(AROUND_FAULT) | AROUND_NEAR))
 
 static void share_for_window(struct kunit *test, unsigned long pages)
 {
@@ -2219,7 +2417,7 @@ static void race_below(struct kunit *test)
 
 static void race_around(struct kunit *test)
 {
-	kunit_skip(test, "to be laid out anew: nothing near the fault was written");
+	skip_without_demand(test);
 	test_race(test, AROUND_DEMAND, AROUND_FAULT, AROUND);
 }
 
@@ -2242,9 +2440,9 @@ static void notifier_range_below_is_no_wider(struct kunit *test)
 
 static void notifier_range_around(struct kunit *test)
 {
-	kunit_skip(test, "to be laid out anew: nothing near the fault was written");
+	skip_without_demand(test);
 	share_for_window(test, AROUND_DEMAND);
-	watch_fault(test, AROUND_FAULT, 0, 15, PAGES(0, 15));
+	watch_fault(test, AROUND_FAULT, 27, 44, AROUND | BIT(AROUND_FAULT));
 }
 
 /* As many pages as f->nr_bulk says; the others are asked for one by one. */
@@ -2343,285 +2541,15 @@ static void adaptive_charge_fails(struct kunit *test)
 }
 
 /*
- * Reuse ahead. Of the run below REUSE_FAULT, 8 pages are written if the fault
- * makes its page writable, for 4 pages ahead; 32 if it copies, for as many.
- * RODD is one of them that is not like the others.
+ * Reuse ahead. Of the run below the fault, 8 pages are written if it makes its
+ * page writable, for 4 pages ahead; 32 if it copies, for as many.
  */
 
-#define REUSE_FAULT	32
-#define REUSE_WINDOW	PAGES(33, 36)
-#define RODD		34
+#define REUSE_WINDOW	PAGES(FAULT + 1, FAULT + 4)
 
 static unsigned long reuse_run(bool copies)
 {
 	return copies ? PAGES(0, 31) : PAGES(24, 31);
-}
-
-static struct page *rodd_page(struct kunit *test)
-{
-	struct page *page = read_page(test, current->mm, RODD);
-
-	KUNIT_ASSERT_NOT_NULL(test, page);
-	return page;
-}
-
-static void rodd_get(struct kunit *test)
-{
-	get_page(rodd_page(test));
-}
-
-static void rodd_put(struct kunit *test)
-{
-	put_page(rodd_page(test));
-}
-
-static void rodd_lock(struct kunit *test)
-{
-	folio_lock(page_folio(rodd_page(test)));
-}
-
-static void rodd_unlock(struct kunit *test)
-{
-	folio_unlock(page_folio(rodd_page(test)));
-}
-
-/* The cache has a reference, and somebody else has another one. */
-static void rodd_swapcache(struct kunit *test)
-{
-	folio_set_swapcache(page_folio(rodd_page(test)));
-	folio_ref_add(page_folio(rodd_page(test)), 2);
-}
-
-static void rodd_unswapcache(struct kunit *test)
-{
-	folio_clear_swapcache(page_folio(rodd_page(test)));
-	folio_put_refs(page_folio(rodd_page(test)), 2);
-}
-
-static void rodd_pin(struct kunit *test)
-{
-	folio_ref_add(page_folio(rodd_page(test)), GUP_PIN_COUNTING_BIAS);
-}
-
-static void rodd_unpin(struct kunit *test)
-{
-	folio_put_refs(page_folio(rodd_page(test)), GUP_PIN_COUNTING_BIAS);
-}
-
-static void rodd_exclusive(struct kunit *test)
-{
-	SetPageAnonExclusive(rodd_page(test));
-}
-
-static void rodd_exclusive_get(struct kunit *test)
-{
-	rodd_exclusive(test);
-	rodd_get(test);
-}
-
-static void rodd_exclusive_pin(struct kunit *test)
-{
-	rodd_exclusive(test);
-	rodd_pin(test);
-}
-
-/* What was exclusive would stay writable, and must not be seen as shared. */
-static void rodd_ksm(struct kunit *test)
-{
-	struct folio *folio = page_folio(rodd_page(test));
-
-	rodd_exclusive(test);
-	folio->mapping = (void *)((unsigned long)folio->mapping | 3);
-	KUNIT_EXPECT_TRUE(test, folio_test_ksm(folio));
-}
-
-static void rodd_unksm(struct kunit *test)
-{
-	struct folio *folio = page_folio(rodd_page(test));
-
-	folio->mapping = (void *)(((unsigned long)folio->mapping & ~3UL) | 1);
-}
-
-static void rodd_lazyfree(struct kunit *test)
-{
-	lru_add_drain_all();
-	folio_clear_swapbacked(page_folio(rodd_page(test)));
-}
-
-static void rodd_unlazyfree(struct kunit *test)
-{
-	folio_set_swapbacked(page_folio(rodd_page(test)));
-}
-
-static void rodd_poison(struct kunit *test)
-{
-	SetPageHWPoison(rodd_page(test));
-}
-
-static void rodd_unpoison(struct kunit *test)
-{
-	ClearPageHWPoison(rodd_page(test));
-}
-
-static pte_t pte_make_protnone(pte_t pte)
-{
-	return pte_modify(pte, PAGE_NONE);
-}
-
-static void rodd_protnone(struct kunit *test)
-{
-	change_pte(test, RODD, pte_make_protnone);
-}
-
-static void rodd_zap(struct kunit *test)
-{
-	unmap_page_of(test, current->mm, RODD);
-}
-
-static void rodd_dirty(struct kunit *test)
-{
-	change_pte(test, RODD, pte_hw_written);
-}
-
-/* As a fault has left it before it was shared. */
-static void rodd_soft_dirty(struct kunit *test)
-{
-	change_pte(test, RODD, pte_mkdirty);
-}
-
-/**
- * struct reuse_case - how a page that is not shared may differ
- * @desc: in words
- * @shared: it is shared
- * @late: makes it so
- * @undo: is called at the end
- * @needs: can it be in this configuration?
- * @reused: it is made writable all the same
- * @dirty: and is dirty then, whatever hardware does
- * @why: why it is left out, if the fault copies
- */
-struct reuse_case {
-	const char *desc;
-	bool shared;
-	void (*late)(struct kunit *test);
-	void (*undo)(struct kunit *test);
-	bool needs;
-	bool reused;
-	bool dirty;
-	enum cow_skip why;
-};
-
-static const struct reuse_case reuse_cases[] = {
-	{
-		.desc = "no longer shared",
-		.needs = true,
-		.reused = true,
-	}, {
-		.desc = "no longer shared, dirty",
-		.late = rodd_dirty,
-		.needs = true,
-		.reused = true,
-		.dirty = true,
-	}, {
-		.desc = "no longer shared, soft-dirty",
-		.late = rodd_soft_dirty,
-		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
-		.reused = true,
-		.dirty = true,
-	}, {
-		.desc = "exclusive, read-only",
-		.late = rodd_exclusive,
-		.needs = true,
-		.reused = true,
-	}, {
-		.desc = "exclusive, somebody has a reference",
-		.late = rodd_exclusive_get,
-		.undo = rodd_put,
-		.needs = true,
-		.reused = true,
-	}, {
-		.desc = "still shared",
-		.shared = true,
-		.needs = true,
-	}, {
-		.desc = "somebody has a reference",
-		.late = rodd_get,
-		.undo = rodd_put,
-		.needs = true,
-		.why = COW_SKIP_EXCLUSIVE,
-	}, {
-		.desc = "locked",
-		.late = rodd_lock,
-		.undo = rodd_unlock,
-		.needs = true,
-		.why = COW_SKIP_EXCLUSIVE,
-	}, {
-		.desc = "in the swap cache, somebody has a reference",
-		.late = rodd_swapcache,
-		.undo = rodd_unswapcache,
-		.needs = true,
-		.why = COW_SKIP_EXCLUSIVE,
-	}, {
-		.desc = "pinned",
-		.late = rodd_pin,
-		.undo = rodd_unpin,
-		.needs = true,
-		.why = COW_SKIP_PINNED,
-	}, {
-		.desc = "exclusive and pinned",
-		.late = rodd_exclusive_pin,
-		.undo = rodd_unpin,
-		.needs = true,
-		.why = COW_SKIP_PINNED,
-	}, {
-		.desc = "KSM page",
-		.late = rodd_ksm,
-		.undo = rodd_unksm,
-		.needs = IS_ENABLED(CONFIG_KSM),
-		.why = COW_SKIP_KSM,
-	}, {
-		.desc = "MADV_FREE",
-		.late = rodd_lazyfree,
-		.undo = rodd_unlazyfree,
-		.needs = true,
-		.why = COW_SKIP_SPECIAL,
-	}, {
-		.desc = "hwpoison",
-		.late = rodd_poison,
-		.undo = rodd_unpoison,
-		.needs = IS_ENABLED(CONFIG_MEMORY_FAILURE),
-		.why = COW_SKIP_SPECIAL,
-	}, {
-		.desc = "NUMA hinting",
-		.late = rodd_protnone,
-		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING),
-		.why = COW_SKIP_SPECIAL,
-	}, {
-		.desc = "unmapped",
-		.late = rodd_zap,
-		.needs = true,
-		.why = COW_SKIP_NOTPRESENT,
-	},
-};
-
-KUNIT_ARRAY_PARAM_DESC(reuse, reuse_cases, desc);
-
-/* All pages are shared, a run was written, and the child has gone from @alone. */
-static void share_for_reuse(struct kunit *test, bool hw_dirty, bool copies,
-			    unsigned long alone)
-{
-	struct fixture *f = test->priv;
-	unsigned int i;
-
-	set_adaptive(test, WINDOW, hw_dirty);
-	populate(test, ALL_PAGES);
-	share(test);
-	demand(test, reuse_run(copies));
-	for_each_set_bit(i, &alone, NR_PAGES) {
-		unmap_page_of(test, f->child.mm, i);
-		/* So that it shows who has made it dirty. */
-		change_pte(test, i, pte_never_written);
-	}
 }
 
 /* @ahead pages were made writable ahead, and the faulting one if @self. */
@@ -2653,55 +2581,48 @@ static void expect_not_exclusive(struct kunit *test, unsigned long pages)
 
 static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
 {
-	const struct reuse_case *c = test->param_value;
-	unsigned long alone = copies ? REUSE_WINDOW : REUSE_WINDOW | BIT(REUSE_FAULT);
+	const struct odd_case *c = test->param_value;
+	bool left_out = c->reuse != COW_SKIP_NONE;
 	unsigned long reused = REUSE_WINDOW, copied = 0;
 	struct fixture *f = test->priv;
 	unsigned int ahead;
+	struct page *odd;
 	bool exclusive;
 
-	if (!c->needs)
-		kunit_skip(test, "not in this configuration");
-	if (c->shared)
-		alone &= ~BIT(RODD);
-	if (!c->reused)
-		reused &= ~BIT(RODD);
-	share_for_reuse(test, hw_dirty, copies, alone);
-	if (c->late)
-		c->late(test);
-	note(test);
-	exclusive = c->late && f->parent.pages[RODD].page &&
-		    PageAnonExclusive(f->parent.pages[RODD].page);
+	if (left_out || c->shared)
+		reused &= ~BIT(ODD);
+	set_adaptive(test, WINDOW, hw_dirty);
+	share_odd(test, reuse_run(copies),
+		  copies ? REUSE_WINDOW : REUSE_WINDOW | BIT(FAULT));
+	odd = f->parent.pages[ODD].page;
 	ahead = hweight_long(reused);
 
-	write_fault(test, REUSE_FAULT);
+	exclusive = odd && PageAnonExclusive(odd);
+	write_fault(test, FAULT);
 	if (copies)
-		copied = BIT(REUSE_FAULT);
+		copied = BIT(FAULT);
 	else
-		reused |= BIT(REUSE_FAULT);
+		reused |= BIT(FAULT);
 	/* It does not matter what was meant to be copied. */
 	if (copies && c->shared)
-		copied |= BIT(RODD);
+		copied |= BIT(ODD);
 	expect_clean(test, REUSE_WINDOW, hw_dirty);
 	if (c->dirty)
-		f->clean &= ~BIT(RODD);
+		f->clean &= ~BIT(ODD);
 	expect_region_reused(test, copied, reused);
 	/* Nobody has taken a fault for it. */
-	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && c->reused && hw_dirty)
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && (reused & BIT(ODD)) && hw_dirty)
 		KUNIT_EXPECT_FALSE(test, pte_soft_dirty(read_pte(test, current->mm,
-								 page_addr(test, RODD))));
-	if (!exclusive && !(copied & BIT(RODD)) && !(reused & BIT(RODD)))
-		expect_not_exclusive(test, BIT(RODD));
+								 page_addr(test, ODD))));
+	if (!exclusive && !((copied | reused) & BIT(ODD)))
+		expect_not_exclusive(test, BIT(ODD));
 	if (!copies)
 		expect_counts(test, 0, COW_SKIP_NONE, 0);
-	else if (c->shared)
-		expect_counts(test, 1, COW_SKIP_NONE, 0);
 	else
-		expect_counts(test, 0, c->why, !c->reused);
+		expect_counts(test, c->shared, c->reuse, left_out);
 	expect_reuses(test, ahead, !copies);
 	expect_anon_mapped(test, hweight_long(copied));
-	if (c->undo)
-		c->undo(test);
+	undo_odd(test);
 }
 
 /* The faulting page is no longer shared, either. */
@@ -2727,7 +2648,7 @@ static void expect_reuse_alone(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	f->clean = 0;
-	expect_region_reused(test, 0, BIT(REUSE_FAULT));
+	expect_region_reused(test, 0, BIT(FAULT));
 	expect_not_exclusive(test, REUSE_WINDOW);
 	expect_reuses(test, 0, true);
 	expect_counts(test, 0, COW_SKIP_NONE, 0);
@@ -2735,7 +2656,11 @@ static void expect_reuse_alone(struct kunit *test)
 
 static void reuse_share(struct kunit *test)
 {
-	share_for_reuse(test, true, false, REUSE_WINDOW | BIT(REUSE_FAULT));
+	set_adaptive(test, WINDOW, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, reuse_run(false));
+	take_from_child(test, REUSE_WINDOW | BIT(FAULT));
 	note(test);
 }
 
@@ -2747,7 +2672,7 @@ static void reuse_vma_refuses(struct kunit *test)
 		kunit_skip(test, "not in this configuration");
 	reuse_share(test);
 	change_vma_flags(test, c->set, c->clear);
-	write_fault(test, REUSE_FAULT);
+	write_fault(test, FAULT);
 	expect_reuse_alone(test);
 	change_vma_flags(test, c->clear, c->set);
 }
@@ -2760,10 +2685,10 @@ static void reuse_vma_read_only(struct kunit *test)
 
 	reuse_share(test);
 	change_vma_flags(test, 0, VM_WRITE);
-	write_fault(test, REUSE_FAULT);
+	write_fault(test, FAULT);
 	lru_add_drain_all();
 	for (i = 0; i < NR_PAGES; i++) {
-		if (i != REUSE_FAULT)
+		if (i != FAULT)
 			expect_less(test, &f->parent, i, 0, 0);
 	}
 	expect_not_exclusive(test, REUSE_WINDOW);
@@ -2775,7 +2700,7 @@ static void reuse_fixed_window(struct kunit *test)
 {
 	reuse_share(test);
 	set_window(WINDOW);
-	write_fault(test, REUSE_FAULT);
+	write_fault(test, FAULT);
 	expect_reuse_alone(test);
 }
 
@@ -2783,7 +2708,7 @@ static void reuse_switched_off(struct kunit *test)
 {
 	reuse_share(test);
 	static_branch_disable(&cow_precopy_key);
-	write_fault(test, REUSE_FAULT);
+	write_fault(test, FAULT);
 	expect_reuse_alone(test);
 }
 
@@ -2799,7 +2724,7 @@ static void reuse_lone_write(struct kunit *test)
 	for (i = 0; i < NR_PAGES; i++)
 		unmap_page_of(test, f->child.mm, i);
 	note(test);
-	write_fault(test, REUSE_FAULT);
+	write_fault(test, FAULT);
 	expect_reuse_alone(test);
 }
 
@@ -2809,10 +2734,10 @@ static void reuse_no_plain_write(struct kunit *test)
 	unsigned int i;
 
 	reuse_share(test);
-	fault(test, REUSE_FAULT, c->flags);
+	fault(test, FAULT, c->flags);
 	lru_add_drain_all();
 	for (i = 0; i < NR_PAGES; i++) {
-		if (i != REUSE_FAULT)
+		if (i != FAULT)
 			expect_unchanged(test, i);
 	}
 	expect_not_exclusive(test, REUSE_WINDOW);
@@ -2849,6 +2774,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE_PARAM(vma_end_at_pmd_boundary, bound_gen_params),
 	KUNIT_CASE_PARAM(next_vma, bound_gen_params),
 	KUNIT_CASE_PARAM(odd_neighbour, odd_gen_params),
+	KUNIT_CASE(written_neighbour),
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(fault_reuses),
 	KUNIT_CASE(fault_on_zero_page),
@@ -2889,9 +2815,9 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE(notifier_range_around),
 	KUNIT_CASE_PARAM(bulk_allocation, bulk_gen_params),
 	KUNIT_CASE(adaptive_charge_fails),
-	KUNIT_CASE_PARAM(reuse_ahead, reuse_gen_params),
-	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, reuse_gen_params),
-	KUNIT_CASE_PARAM(reuse_in_window, reuse_gen_params),
+	KUNIT_CASE_PARAM(reuse_ahead, odd_gen_params),
+	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
+	KUNIT_CASE_PARAM(reuse_in_window, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
 	KUNIT_CASE(reuse_vma_read_only),
 	KUNIT_CASE(reuse_fixed_window),
