@@ -11,7 +11,9 @@
 #include <kunit/test.h>
 #include <linux/bitmap.h>
 #include <linux/highmem.h>
+#include <linux/huge_mm.h>
 #include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
@@ -90,6 +92,20 @@ struct counts {
 };
 
 /**
+ * struct thp_settings - what /sys/kernel/mm/transparent_hugepage says
+ * @flags: for all sizes, TRANSPARENT_HUGEPAGE_FLAG and others
+ * @always: orders that are always used
+ * @madvise: those that are used after MADV_HUGEPAGE
+ * @inherit: those for which @flags say it
+ */
+struct thp_settings {
+	unsigned long flags;
+	unsigned long always;
+	unsigned long madvise;
+	unsigned long inherit;
+};
+
+/**
  * struct fixture - what a test has
  * @parent: the address space that the test's thread runs in
  * @child: the one that shares its pages
@@ -101,6 +117,8 @@ struct counts {
  * @old_window: vm.cow_precopy_pages before the test
  * @old_max: vm.cow_precopy_max before the test
  * @clean: pages of the parent that are expected to be copied, but clean
+ * @large: pages of the parent that are expected to be in one large folio
+ * @old_large: the same of the old pages, all of which are replaced
  * @odd: the page at ODD, before it was replaced
  * @race: what happens to the region while the page table is not locked
  * @raced: @race was called
@@ -108,6 +126,7 @@ struct counts {
  * @nr_copies: how many
  * @nr_charges: how often copies were to be charged
  * @nr_bulk: how many pages are allocated at once
+ * @thp: the settings of transparent huge pages before the test
  */
 struct fixture {
 	struct space parent;
@@ -120,6 +139,8 @@ struct fixture {
 	int old_window;
 	int old_max;
 	unsigned long clean;
+	unsigned long large;
+	unsigned long old_large;
 	struct page *odd;
 	void (*race)(struct kunit *test);
 	bool raced;
@@ -127,6 +148,7 @@ struct fixture {
 	unsigned int nr_copies;
 	unsigned int nr_charges;
 	unsigned int nr_bulk;
+	struct thp_settings thp;
 };
 
 static unsigned long page_addr(struct kunit *test, unsigned int i)
@@ -201,13 +223,13 @@ static long read_anon_mapped(void)
 	return nr;
 }
 
-static unsigned long read_pgreuse(void)
+static unsigned long read_event(enum vm_event_item item)
 {
 #ifdef CONFIG_VM_EVENT_COUNTERS
 	static unsigned long events[NR_VM_EVENT_ITEMS];
 
 	all_vm_events(events);
-	return events[PGREUSE];
+	return events[item];
 #else
 	return 0;
 #endif
@@ -218,7 +240,7 @@ static void read_counts(struct counts *counts)
 	int why;
 
 	counts->anon_mapped = read_anon_mapped();
-	counts->pgreuse = read_pgreuse();
+	counts->pgreuse = read_event(PGREUSE);
 
 	counts->attempts = cow_precopy_attempts();
 	counts->success = cow_precopy_successes();
@@ -554,8 +576,10 @@ static void expect_copied(struct kunit *test, unsigned int i)
 {
 	struct fixture *f = test->priv;
 	struct page_state is = read_state(test, f->parent.mm, i);
+	int nr = test_bit(i, &f->large) ? hweight_long(f->large) : 1;
+	int less = test_bit(i, &f->old_large) ? hweight_long(f->old_large) : 1;
 
-	expect_less(test, &f->child, i, 1, 1);
+	expect_less(test, &f->child, i, less, less);
 	KUNIT_EXPECT_TRUE_MSG(test, pte_present(is.pte), "PTE %u", i);
 	if (!is.page)
 		return;
@@ -569,8 +593,17 @@ static void expect_copied(struct kunit *test, unsigned int i)
 				       "PTE %u is soft-dirty", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnon(is.page) && PageAnonExclusive(is.page),
 			      "page %u is not exclusive", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, 1, "mapcount of the copy of page %u", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.refs, 1, "references to the copy of page %u", i);
+	if (test_bit(i, &f->clean))
+		KUNIT_EXPECT_TRUE_MSG(test, folio_test_dirty(page_folio(is.page)),
+				      "the copy of page %u may be dropped", i);
+	KUNIT_EXPECT_EQ_MSG(test, folio_nr_pages(page_folio(is.page)), nr,
+			    "pages of the folio of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, nr, "mapcount of the copy of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, nr, "references to the copy of page %u", i);
+	if (nr > 1)
+		KUNIT_EXPECT_PTR_EQ_MSG(test, is.page, folio_page(page_folio(is.page),
+								  i - __ffs(f->large)),
+					"page %u is another one of its folio", i);
 	KUNIT_EXPECT_TRUE_MSG(test, folio_test_lru(page_folio(is.page)),
 			      "the copy of page %u is on no LRU list", i);
 	KUNIT_EXPECT_EQ_MSG(test, folio_memcg_charged(page_folio(is.page)),
@@ -1767,35 +1800,41 @@ static void race_unmap_in_child(struct kunit *test)
 	f->child.anon = read_anon(f->child.mm);
 }
 
-/* The copy is mapped all the same, and the old page is freed. */
-static void race_with_child(struct kunit *test)
+/* A fault copies the pages @copied, ODD among them; @made copies were made, each alone. */
+static void test_race_with_child(struct kunit *test, unsigned long copied,
+				 unsigned int made)
 {
 	struct fixture *f = test->priv;
-	struct page *old;
+	struct page *old = f->parent.pages[ODD].page;
 	unsigned int i;
 
-	set_window(3);
-	share_pages(test, ALL_PAGES);
-	old = f->parent.pages[ODD].page;
 	get_page(old);
-	start_race(test, race_unmap_in_child);
 	write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	expect_copies(test, 3, 3);
+	expect_copies(test, made, made);
 	KUNIT_EXPECT_FALSE(test, folio_mapped(page_folio(old)));
 	KUNIT_EXPECT_EQ(test, page_count(old), 1);
 	put_page(old);
 	for (i = 0; i < NR_PAGES; i++) {
 		if (i == ODD)
 			continue;
-		if (COPIED(3) & BIT(i))
+		if (copied & BIT(i))
 			expect_copied(test, i);
 		else
 			expect_unchanged(test, i);
 	}
 	expect_content(test, &f->parent, ODD);
 	KUNIT_EXPECT_EQ(test, read_anon(f->parent.mm), f->parent.anon);
-	expect_counts(test, 3, COW_SKIP_NONE, 0);
+	expect_counts(test, hweight_long(copied) - 1, COW_SKIP_NONE, 0);
+}
+
+/* The copy is mapped all the same, and the old page is freed. */
+static void race_with_child(struct kunit *test)
+{
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	start_race(test, race_unmap_in_child);
+	test_race_with_child(test, COPIED(3), 3);
 }
 
 /*
@@ -2765,6 +2804,876 @@ static void reuse_backward(struct kunit *test)
 	expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
+/*
+ * A whole block is copied into one large folio. MADV_SEQUENTIAL makes the fault
+ * take all up to the end of the block; the pages are small before.
+ */
+
+#define FOLIO_ORDER	4
+#define FOLIO_PAGES	BIT(FOLIO_ORDER)
+#define FOLIO		PAGES(FAULT, FAULT + FOLIO_PAGES - 1)
+
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+static void read_thp_settings(struct thp_settings *thp)
+{
+	thp->flags = READ_ONCE(transparent_hugepage_flags);
+	thp->always = READ_ONCE(huge_anon_orders_always);
+	thp->madvise = READ_ONCE(huge_anon_orders_madvise);
+	thp->inherit = READ_ONCE(huge_anon_orders_inherit);
+}
+
+static void set_thp_settings(const struct thp_settings *thp)
+{
+	WRITE_ONCE(transparent_hugepage_flags, thp->flags);
+	WRITE_ONCE(huge_anon_orders_always, thp->always);
+	WRITE_ONCE(huge_anon_orders_madvise, thp->madvise);
+	WRITE_ONCE(huge_anon_orders_inherit, thp->inherit);
+}
+
+static long read_mthp(unsigned int order, enum mthp_stat_item item)
+{
+	long sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += per_cpu(mthp_stats, cpu).stats[order][item];
+	return sum;
+}
+
+/* As prctl(PR_SET_THP_DISABLE) */
+static void disable_thp(void)
+{
+#ifdef MMF_DISABLE_THP_COMPLETELY
+	mm_flags_set(MMF_DISABLE_THP_COMPLETELY, current->mm);
+#else
+	set_bit(MMF_DISABLE_THP, &current->mm->flags);
+#endif
+}
+#else
+static void read_thp_settings(struct thp_settings *thp)
+{
+}
+
+static void set_thp_settings(const struct thp_settings *thp)
+{
+}
+
+static long read_mthp(unsigned int order, enum mthp_stat_item item)
+{
+	return 0;
+}
+
+static void disable_thp(void)
+{
+}
+#endif
+
+static void restore_thp(void *thp)
+{
+	set_thp_settings(thp);
+}
+
+/* Folios of all sizes are allowed. */
+static int cow_folio_test_init(struct kunit *test)
+{
+	static const struct thp_settings all = { .always = THP_ORDERS_ALL_ANON };
+	struct fixture *f;
+	int ret;
+
+	if (!IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE))
+		kunit_skip(test, "no large folios in this configuration");
+	ret = cow_precopy_test_init(test);
+	if (ret)
+		return ret;
+	f = test->priv;
+	read_thp_settings(&f->thp);
+	KUNIT_ASSERT_EQ(test, kunit_add_action(test, restore_thp, &f->thp), 0);
+	set_thp_settings(&all);
+	return 0;
+}
+
+/* What comes next is in one folio, if it may be. */
+static void want_folio(struct kunit *test)
+{
+	change_vma_flags(test, VM_SEQ_READ, VM_NOHUGEPAGE);
+	note(test);
+}
+
+static void share_for_folio(struct kunit *test)
+{
+	set_adaptive(test, FOLIO_PAGES - 1, true);
+	share_pages(test, ALL_PAGES);
+	want_folio(test);
+}
+
+/* A fault at @at has copied the pages @copied, each alone. */
+static void expect_pages(struct kunit *test, unsigned int at, unsigned long copied)
+{
+	expect_clean(test, copied & ~BIT(at), true);
+	expect_region(test, copied);
+	expect_counts(test, hweight_long(copied) - 1, COW_SKIP_NONE, 0);
+	expect_anon_mapped(test, hweight_long(copied));
+}
+
+/* The same into one folio. */
+static void expect_folio(struct kunit *test, unsigned int at, unsigned long copied)
+{
+	struct fixture *f = test->priv;
+
+	f->large = copied;
+	expect_pages(test, at, copied);
+}
+
+static struct folio *folio_at(struct kunit *test, unsigned int i)
+{
+	struct page *page = read_page(test, current->mm, i);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	return page_folio(page);
+}
+
+/* Copies FOLIO; returns what it is in now. */
+static struct folio *make_folio(struct kunit *test)
+{
+	struct folio *folio;
+
+	share_for_folio(test);
+	write_fault(test, FAULT);
+	lru_add_drain_all();
+	folio = folio_at(test, FAULT);
+	KUNIT_ASSERT_EQ(test, folio_nr_pages(folio), FOLIO_PAGES);
+	return folio;
+}
+
+struct order_case {
+	const char *desc;
+	unsigned int order;
+};
+
+static const struct order_case order_cases[] = {
+	{ "4 pages", 2 },
+	{ "8 pages", 3 },
+	{ "16 pages", 4 },
+	{ "32 pages, the largest", 5 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(order, order_cases, desc);
+
+static void folio_sizes(struct kunit *test)
+{
+	const struct order_case *c = test->param_value;
+	unsigned int nr = 1 << c->order;
+	long allocated, mapped;
+
+	set_adaptive(test, nr - 1, true);
+	share_pages(test, ALL_PAGES);
+	want_folio(test);
+	allocated = read_mthp(c->order, MTHP_STAT_ANON_FAULT_ALLOC);
+	mapped = read_mthp(c->order, MTHP_STAT_NR_ANON);
+	write_fault(test, FAULT);
+	expect_folio(test, FAULT, PAGES(FAULT, FAULT + nr - 1));
+	KUNIT_EXPECT_EQ(test, read_mthp(c->order, MTHP_STAT_ANON_FAULT_ALLOC),
+			allocated + 1);
+	KUNIT_EXPECT_EQ(test, read_mthp(c->order, MTHP_STAT_NR_ANON), mapped + 1);
+	KUNIT_EXPECT_TRUE(test, list_empty(&folio_at(test, FAULT)->_deferred_list));
+}
+
+/*
+ * Which folios are allowed
+ */
+
+#define THP_ALWAYS	BIT(TRANSPARENT_HUGEPAGE_FLAG)
+#define THP_MADVISE	BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG)
+#define OTHER_ORDERS	(THP_ORDERS_ALL_ANON & ~BIT(FOLIO_ORDER))
+
+/**
+ * struct allowed_case - who may have a folio of 16 pages
+ * @desc: in words
+ * @thp: the settings
+ * @set: flags of the VMA
+ * @disabled: by prctl()
+ * @large: yes
+ */
+struct allowed_case {
+	const char *desc;
+	struct thp_settings thp;
+	vm_flags_t set;
+	bool disabled;
+	bool large;
+};
+
+static const struct allowed_case allowed_cases[] = {
+	{
+		.desc = "this size only",
+		.thp = { .always = BIT(FOLIO_ORDER) },
+		.large = true,
+	}, {
+		.desc = "all sizes but this",
+		.thp = { THP_ALWAYS, OTHER_ORDERS, OTHER_ORDERS, OTHER_ORDERS },
+		.set = VM_HUGEPAGE,
+	}, {
+		.desc = "none",
+		.thp = { THP_ALWAYS },
+		.set = VM_HUGEPAGE,
+	}, {
+		.desc = "after MADV_HUGEPAGE, which was given",
+		.thp = { .madvise = BIT(FOLIO_ORDER) },
+		.set = VM_HUGEPAGE,
+		.large = true,
+	}, {
+		.desc = "after MADV_HUGEPAGE, which was not given",
+		.thp = { THP_ALWAYS, .madvise = BIT(FOLIO_ORDER) },
+	}, {
+		.desc = "as for all sizes: always",
+		.thp = { THP_ALWAYS, .inherit = BIT(FOLIO_ORDER) },
+		.large = true,
+	}, {
+		.desc = "as for all sizes: after MADV_HUGEPAGE, which was given",
+		.thp = { THP_MADVISE, .inherit = BIT(FOLIO_ORDER) },
+		.set = VM_HUGEPAGE,
+		.large = true,
+	}, {
+		.desc = "as for all sizes: after MADV_HUGEPAGE, which was not given",
+		.thp = { THP_MADVISE, .inherit = BIT(FOLIO_ORDER) },
+	}, {
+		.desc = "as for all sizes: never",
+		.thp = { .inherit = BIT(FOLIO_ORDER) },
+		.set = VM_HUGEPAGE,
+	}, {
+		.desc = "MADV_NOHUGEPAGE",
+		.thp = { THP_ALWAYS, BIT(FOLIO_ORDER) },
+		.set = VM_NOHUGEPAGE,
+	}, {
+		.desc = "disabled by prctl()",
+		.thp = { THP_ALWAYS, BIT(FOLIO_ORDER) },
+		.disabled = true,
+	}, {
+		.desc = "not supported by hardware",
+		.thp = { BIT(TRANSPARENT_HUGEPAGE_UNSUPPORTED), BIT(FOLIO_ORDER) },
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(allowed, allowed_cases, desc);
+
+static void folio_allowed(struct kunit *test)
+{
+	const struct allowed_case *c = test->param_value;
+
+	share_for_folio(test);
+	set_thp_settings(&c->thp);
+	change_vma_flags(test, c->set, 0);
+	if (c->disabled)
+		disable_thp();
+	write_fault(test, FAULT);
+	if (c->large)
+		expect_folio(test, FAULT, FOLIO);
+	else
+		expect_pages(test, FAULT, FOLIO);
+}
+
+/*
+ * Which windows are a block
+ */
+
+/**
+ * struct block_case - what was written, and what a fault copies
+ * @desc: in words
+ * @pos: the fault
+ * @demand: pages that faults have copied
+ * @unused: pages that were copied ahead
+ * @want: the pages that are copied ahead
+ * @large: into one folio
+ */
+struct block_case {
+	const char *desc;
+	unsigned int pos;
+	unsigned long demand;
+	unsigned long unused;
+	unsigned long want;
+	bool large;
+};
+
+static const struct block_case block_cases[] = {
+	{ "behind a run", 32, PAGES(8, 31), 0, PAGES(33, 35), true },
+	{ "in front of a run", 31, PAGES(32, 55), 0, PAGES(28, 30), true },
+	{ "behind a run, not aligned", 33, PAGES(9, 32), 0, PAGES(34, 36) },
+	{ "in front of a run, not aligned", 30, PAGES(31, 54), 0, PAGES(27, 29) },
+	{ "behind a run, 6 pages", 40, PAGES(0, 39), 0, PAGES(41, 45) },
+	{ "behind a run, 2 pages", 32, PAGES(30, 31), 0, BIT(33) },
+	{
+		"behind dense pages",
+		32, PAGES(0, 7) | (PAGES(16, 31) & ~BIT(21)), BIT(21),
+		PAGES(33, 47), true,
+	}, {
+		"in front of dense pages",
+		31, PAGES(56, 63) | (PAGES(32, 47) & ~BIT(42)), BIT(42),
+		PAGES(16, 30), true,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(block, block_cases, desc);
+
+static void folio_window(struct kunit *test)
+{
+	const struct block_case *c = test->param_value;
+
+	if (c->unused)
+		skip_without_demand(test);
+	set_adaptive(test, FOLIO_PAGES - 1, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, c->demand);
+	copied_ahead(test, c->unused, false);
+	change_vma_flags(test, 0, VM_NOHUGEPAGE);
+	note(test);
+	write_fault(test, c->pos);
+	if (c->large)
+		expect_folio(test, c->pos, c->want | BIT(c->pos));
+	else
+		expect_pages(test, c->pos, c->want | BIT(c->pos));
+}
+
+/* Nobody is told about a block, and no page table is locked for it, in vain. */
+static void folio_window_with_a_hole(struct kunit *test)
+{
+	set_adaptive(test, FOLIO_PAGES - 1, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(0, FAULT - 1));
+	odd_zap(test);
+	change_vma_flags(test, 0, VM_NOHUGEPAGE);
+	note(test);
+	watch_fault(test, FAULT, FAULT, FAULT + 4,
+		    PAGES(FAULT, FAULT + 4) & ~BIT(ODD));
+}
+
+/**
+ * struct border_case - where the VMA or the page table ends
+ * @desc: in words
+ * @first: the first page of the region
+ * @pos: the fault
+ * @cut: where the VMA ends, if it does
+ * @nr: pages that are copied
+ * @large: into one folio
+ */
+struct border_case {
+	const char *desc;
+	unsigned long first;
+	unsigned int pos;
+	unsigned int cut;
+	unsigned int nr;
+	bool large;
+};
+
+static const struct border_case border_cases[] = {
+	{ "the VMA begins with the block", 0, 0, 0, 16, true },
+	{ "the VMA ends with the block", FIRST, 32, 48, 16, true },
+	{ "the VMA ends a page earlier", FIRST, 32, 47, 15 },
+	{ "the VMA ends in the middle of the block", FIRST, 32, 40, 8, true },
+	{ "the VMA ends after 3 pages", FIRST, 32, 35, 3 },
+	{ "last block of a page table", PTRS_PER_PTE - NR_PAGES, 48, 0, 16, true },
+	{ "first block of a page table", PTRS_PER_PTE, 0, 0, 16, true },
+};
+
+KUNIT_ARRAY_PARAM_DESC(border, border_cases, desc);
+
+/* Behind the end of the VMA is another one, whose pages are shared, too. */
+static void folio_bounds(struct kunit *test)
+{
+	const struct border_case *c = test->param_value;
+	unsigned long copied = PAGES(c->pos, c->pos + c->nr - 1);
+	struct fixture *f = test->priv;
+
+	look_at(test, c->first);
+	if (c->cut)
+		map_fixed(test, page_addr(test, c->cut),
+			  f->end - page_addr(test, c->cut), MAP_NORESERVE);
+	share_for_folio(test);
+	write_fault(test, c->pos);
+	if (c->large)
+		expect_folio(test, c->pos, copied);
+	else
+		expect_pages(test, c->pos, copied);
+}
+
+static void folio_no_hw_dirty(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_folio(test);
+	kunit_deactivate_static_stub(test, cow_precopy_hw_dirty);
+	set_hw_dirty(test, false);
+	write_fault(test, FAULT);
+	f->large = FOLIO;
+	expect_region(test, FOLIO);
+	expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
+}
+
+/* It is what it says, whatever is allowed. */
+static void folio_fixed_window(struct kunit *test)
+{
+	share_for_folio(test);
+	set_window(FOLIO_PAGES - 1);
+	write_fault(test, FAULT);
+	expect_region(test, FOLIO);
+	expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
+}
+
+/* If one page must be left out, the others are copied one by one. */
+static void folio_odd_neighbour(struct kunit *test)
+{
+	const struct odd_case *c = test->param_value;
+	bool left_out = c->copy != COW_SKIP_NONE;
+	struct fixture *f = test->priv;
+	unsigned long copied = FOLIO, reused = 0;
+
+	set_adaptive(test, FOLIO_PAGES - 1, true);
+	share_odd(test, 0, 0);
+	want_folio(test);
+	write_fault(test, FAULT);
+	if (left_out)
+		copied &= ~BIT(ODD);
+	else
+		f->large = FOLIO;
+	/* What nobody else has is made writable, and stays as dirty as it was. */
+	if (c->copy == COW_SKIP_EXCLUSIVE && c->reuse == COW_SKIP_NONE) {
+		reused = BIT(ODD);
+		left_out = false;
+	}
+	expect_clean(test, copied & ~BIT(FAULT), true);
+	expect_region_reused(test, copied, reused);
+	expect_counts(test, hweight_long(copied) - 1,
+		      left_out ? c->copy : COW_SKIP_NONE, left_out);
+	expect_reuses(test, hweight_long(reused), false);
+	undo_odd(test);
+}
+
+static void folio_vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_for_folio(test);
+	change_vma_flags(test, c->set, c->clear);
+	write_fault(test, FAULT);
+	expect_region(test, BIT(FAULT));
+	expect_counts(test, 0, c->why, 1);
+	change_vma_flags(test, c->clear, c->set);
+}
+
+/*
+ * Races: the block is not what it was, and its pages are copied one by one.
+ */
+
+/* @lost: pages of which another thread has a copy by then */
+static void expect_lost_race(struct kunit *test, unsigned int at,
+			     unsigned long window, unsigned long lost)
+{
+	struct fixture *f = test->priv;
+	unsigned long mapped = window & ~lost;
+
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, hweight_long(window), hweight_long(mapped));
+	expect_clean(test, mapped, true);
+	expect_region(test, (mapped | BIT(at)) & ~lost);
+	expect_counts(test, hweight_long(mapped), COW_SKIP_RACE,
+		      hweight_long(window & lost));
+}
+
+static void folio_race(struct kunit *test)
+{
+	const struct race_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_for_folio(test);
+	start_race(test, c->race);
+	write_fault(test, FAULT);
+	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT), BIT(ODD));
+	if (c->undo)
+		c->undo(test);
+}
+
+static void race_write_first_page(struct kunit *test)
+{
+	write_locked(test, FAULT - 4);
+	note_race(test, FAULT - 4, 1);
+}
+
+static void folio_race_on_first_page(struct kunit *test)
+{
+	set_adaptive(test, FOLIO_PAGES - 1, true);
+	populate(test, ALL_PAGES);
+	share(test);
+	demand(test, PAGES(FAULT, FAULT + 23));
+	change_vma_flags(test, 0, VM_NOHUGEPAGE);
+	note(test);
+	start_race(test, race_write_first_page);
+	write_fault(test, FAULT - 1);
+	expect_lost_race(test, FAULT - 1, PAGES(FAULT - 4, FAULT - 2), BIT(FAULT - 4));
+}
+
+static void race_write_last_page(struct kunit *test)
+{
+	write_locked(test, FAULT + FOLIO_PAGES - 1);
+	note_race(test, FAULT + FOLIO_PAGES - 1, 1);
+}
+
+static void folio_race_on_last_page(struct kunit *test)
+{
+	share_for_folio(test);
+	start_race(test, race_write_last_page);
+	write_fault(test, FAULT);
+	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT),
+			 BIT(FAULT + FOLIO_PAGES - 1));
+}
+
+/* Another thread has solved the fault: nothing is left to do. */
+static void folio_race_on_fault_page(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_folio(test);
+	start_race(test, race_write_fault_page);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	expect_copies(test, FOLIO_PAGES - 1, 0);
+	expect_region(test, 0);
+	expect_counts(test, 0, COW_SKIP_RACE, FOLIO_PAGES - 1);
+}
+
+/* The folio is mapped all the same, and the old page is freed. */
+static void folio_race_with_child(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_folio(test);
+	start_race(test, race_unmap_in_child);
+	f->large = FOLIO;
+	expect_clean(test, FOLIO & ~BIT(FAULT), true);
+	test_race_with_child(test, FOLIO, 0);
+}
+
+/*
+ * Memory is short
+ */
+
+static struct page *alloc_block(void)
+{
+	return alloc_pages(COW_PRECOPY_GFP, FOLIO_ORDER);
+}
+
+static void take_blocks(struct list_head *blocks)
+{
+	struct page *page;
+
+	while ((page = alloc_block()))
+		list_add(&page->lru, blocks);
+}
+
+/* Nothing of a folio's size is free any more, but enough pages are, each alone. */
+static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
+{
+	struct page *page;
+	unsigned int i, k;
+
+	take_blocks(blocks);
+	for (i = 0; i < 256 && !list_empty(blocks); i++) {
+		page = list_first_entry(blocks, struct page, lru);
+		list_del(&page->lru);
+		split_page(page, FOLIO_ORDER);
+		for (k = 0; k < FOLIO_PAGES; k++) {
+			if (k % 2)
+				list_add(&page[k].lru, pages);
+			else
+				__free_page(&page[k]);
+		}
+	}
+	/* Those that were kept back as long as so few pages were free */
+	take_blocks(blocks);
+}
+
+static void free_list(struct list_head *pages, unsigned int order)
+{
+	struct page *page, *next;
+
+	list_for_each_entry_safe(page, next, pages, lru)
+		__free_pages(page, order);
+}
+
+/* How often somebody had to reclaim or compact memory for his own allocation */
+static unsigned long read_stalls(void)
+{
+	unsigned long stalls = read_event(ALLOCSTALL_NORMAL) +
+			       read_event(ALLOCSTALL_MOVABLE);
+
+#ifdef CONFIG_COMPACTION
+	stalls += read_event(COMPACTSTALL);
+#endif
+	return stalls;
+}
+
+/* No folio, so single pages; and nobody has waited for one. */
+static void folio_no_block_left(struct kunit *test)
+{
+	unsigned long stalls;
+	LIST_HEAD(blocks);
+	LIST_HEAD(pages);
+
+	share_for_folio(test);
+	use_up_blocks(&blocks, &pages);
+	stalls = read_stalls();
+	write_fault(test, FAULT);
+	stalls = read_stalls() - stalls;
+	free_list(&blocks, FOLIO_ORDER);
+	free_list(&pages, 0);
+	KUNIT_EXPECT_EQ(test, stalls, 0);
+	expect_pages(test, FAULT, FOLIO);
+}
+
+/* The fault has the last block that was free. */
+static void race_for_last_block(struct kunit *test)
+{
+	struct page *page = alloc_block();
+
+	KUNIT_EXPECT_NULL(test, page);
+	if (page)
+		__free_pages(page, FOLIO_ORDER);
+	race_write(test);
+}
+
+static void folio_lost_race_is_freed(struct kunit *test)
+{
+	struct page *page;
+	LIST_HEAD(blocks);
+	LIST_HEAD(pages);
+
+	share_for_folio(test);
+	start_race(test, race_for_last_block);
+	use_up_blocks(&blocks, &pages);
+	page = list_first_entry(&blocks, struct page, lru);
+	list_del(&page->lru);
+	__free_pages(page, FOLIO_ORDER);
+	write_fault(test, FAULT);
+	page = alloc_block();
+	free_list(&blocks, FOLIO_ORDER);
+	free_list(&pages, 0);
+	KUNIT_EXPECT_NOT_NULL(test, page);
+	if (page)
+		__free_pages(page, FOLIO_ORDER);
+	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT), BIT(ODD));
+}
+
+/* Pages may have to be on several nodes. */
+static void folio_memory_policy(struct kunit *test)
+{
+#ifdef CONFIG_NUMA
+	static struct mempolicy local = {
+		.refcnt = ATOMIC_INIT(1),
+		.mode = MPOL_LOCAL,
+	};
+	struct mempolicy *old = current->mempolicy;
+
+	share_for_folio(test);
+	current->mempolicy = &local;
+	write_fault(test, FAULT);
+	current->mempolicy = old;
+	expect_pages(test, FAULT, FOLIO);
+#else
+	kunit_skip(test, "not in this configuration");
+#endif
+}
+
+/* A cgroup near its limit has nothing to speculate with. */
+static void folio_memcg_is_full(struct kunit *test)
+{
+#ifdef CONFIG_MEMCG
+	unsigned long max;
+
+	if (mem_cgroup_disabled())
+		kunit_skip(test, "memory cgroups are disabled");
+	share_for_folio(test);
+	max = root_mem_cgroup->memory.max;
+	WRITE_ONCE(root_mem_cgroup->memory.max, MEMCG_CHARGE_BATCH - 1);
+	write_fault(test, FAULT);
+	WRITE_ONCE(root_mem_cgroup->memory.max, max);
+	expect_region(test, BIT(FAULT));
+	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+#else
+	kunit_skip(test, "not in this configuration");
+#endif
+}
+
+static void folio_notifier_range(struct kunit *test)
+{
+	share_for_folio(test);
+	watch_fault(test, FAULT, FAULT, FAULT + FOLIO_PAGES - 1, FOLIO);
+}
+
+/*
+ * What the folio is like afterwards
+ */
+
+static void folio_locked_memory(struct kunit *test)
+{
+	share_for_folio(test);
+	change_vma_flags(test, VM_LOCKED, 0);
+	write_fault(test, FAULT);
+	expect_folio(test, FAULT, FOLIO);
+	KUNIT_EXPECT_TRUE(test, folio_test_mlocked(folio_at(test, FAULT)));
+	KUNIT_EXPECT_TRUE(test, folio_test_unevictable(folio_at(test, FAULT)));
+	change_vma_flags(test, 0, VM_LOCKED);
+}
+
+struct mappings {
+	struct mm_struct *mm;
+	unsigned int mine;
+	unsigned int others;
+};
+
+static bool count_mappings(struct folio *folio, struct vm_area_struct *vma,
+			   unsigned long addr, void *arg)
+{
+	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, 0);
+	struct mappings *m = arg;
+
+	while (page_vma_mapped_walk(&pvmw)) {
+		if (vma->vm_mm == m->mm)
+			m->mine++;
+		else
+			m->others++;
+	}
+	return true;
+}
+
+static void folio_is_in_the_rmap(struct kunit *test)
+{
+	struct folio *folio = make_folio(test);
+	struct mappings m = { .mm = current->mm };
+	struct rmap_walk_control rwc = {
+		.rmap_one = count_mappings,
+		.arg = &m,
+	};
+
+	folio_lock(folio);
+	rmap_walk(folio, &rwc);
+	folio_unlock(folio);
+	KUNIT_EXPECT_EQ(test, m.mine, FOLIO_PAGES);
+	KUNIT_EXPECT_EQ(test, m.others, 0);
+}
+
+/* The folio is shared by another fork(), and copied again. */
+static struct folio *share_folio_again(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	struct folio *folio = make_folio(test);
+
+	share(test);
+	note(test);
+	f->large = FOLIO;
+	f->old_large = FOLIO;
+	return folio;
+}
+
+/* What the child has is still whole: there is nothing to be split. */
+static void folio_of_folio(struct kunit *test)
+{
+	struct folio *old = share_folio_again(test);
+
+	write_fault(test, FAULT);
+	expect_folio(test, FAULT, FOLIO);
+	KUNIT_EXPECT_TRUE(test, list_empty(&old->_deferred_list));
+}
+
+static void race_unmap_all_in_child(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned long pages = FOLIO;
+	unsigned int i;
+
+	for_each_set_bit(i, &pages, NR_PAGES)
+		unmap_page_of(test, f->child.mm, i);
+}
+
+/* The last one who has the old folio gives it up all at once, and not in parts. */
+static void folio_of_folio_of_the_parent(struct kunit *test)
+{
+	struct folio *old = share_folio_again(test);
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	folio_get(old);
+	start_race(test, race_unmap_all_in_child);
+	write_fault(test, FAULT);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_EXPECT_TRUE(test, folio_test_large(folio_at(test, FAULT)));
+	KUNIT_EXPECT_FALSE(test, folio_mapped(old));
+	KUNIT_EXPECT_EQ(test, folio_ref_count(old), 1);
+	KUNIT_EXPECT_TRUE(test, list_empty(&old->_deferred_list));
+	folio_put(old);
+	for (i = 0; i < NR_PAGES; i++)
+		expect_content(test, &f->parent, i);
+}
+
+static void folio_page_copied_alone(struct kunit *test)
+{
+	struct folio *old = share_folio_again(test);
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	write_alone(test, ODD);
+	KUNIT_EXPECT_FALSE(test, folio_test_large(folio_at(test, ODD)));
+	KUNIT_EXPECT_EQ(test, folio_mapcount(old), 2 * FOLIO_PAGES - 1);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(old), 2 * FOLIO_PAGES - 1);
+	fill_page(read_page(test, current->mm, ODD), 0xee);
+	for (i = 0; i < NR_PAGES; i++) {
+		expect_content(test, &f->child, i);
+		if (i != ODD)
+			expect_content(test, &f->parent, i);
+	}
+}
+
+/* Every page is as it was, in a folio of its own. */
+static void split_up(struct kunit *test, struct folio *folio)
+{
+	folio_get(folio);
+	folio_lock(folio);
+	KUNIT_EXPECT_EQ(test, split_folio(folio), 0);
+	folio_unlock(folio);
+	folio_put(folio);
+}
+
+static void folio_is_split(struct kunit *test)
+{
+	split_up(test, make_folio(test));
+	expect_pages(test, FAULT, FOLIO);
+}
+
+/* Half of it is unmapped, and given back when it is split. */
+static void folio_partly_unmapped(struct kunit *test)
+{
+	const unsigned int half = FOLIO_PAGES / 2;
+	struct folio *folio = make_folio(test);
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	note(test);
+	KUNIT_ASSERT_EQ(test, vm_munmap(page_addr(test, FAULT + half),
+					half * PAGE_SIZE), 0);
+	KUNIT_EXPECT_EQ(test, folio_mapcount(folio), half);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), half);
+	KUNIT_EXPECT_FALSE(test, list_empty(&folio->_deferred_list));
+	KUNIT_EXPECT_EQ(test, read_anon(current->mm), f->parent.anon - half);
+	split_up(test, folio);
+	for (i = FAULT; i < FAULT + half; i++) {
+		KUNIT_EXPECT_FALSE(test, folio_test_large(folio_at(test, i)));
+		KUNIT_EXPECT_EQ(test, folio_ref_count(folio_at(test, i)), 1);
+		expect_content(test, &f->parent, i);
+		expect_content(test, &f->child, i);
+	}
+}
+
 static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE_PARAM(copies_the_window, size_gen_params),
 	KUNIT_CASE_PARAM(sequential_walk, size_gen_params),
@@ -2835,7 +3744,44 @@ static struct kunit_suite cow_adaptive_suite = {
 	.test_cases = cow_adaptive_cases,
 };
 
-kunit_test_suites(&cow_precopy_suite, &cow_adaptive_suite);
+static struct kunit_case cow_folio_cases[] = {
+	KUNIT_CASE_PARAM(folio_sizes, order_gen_params),
+	KUNIT_CASE_PARAM(folio_allowed, allowed_gen_params),
+	KUNIT_CASE_PARAM(folio_window, block_gen_params),
+	KUNIT_CASE_PARAM(folio_bounds, border_gen_params),
+	KUNIT_CASE(folio_no_hw_dirty),
+	KUNIT_CASE(folio_fixed_window),
+	KUNIT_CASE_PARAM(folio_odd_neighbour, odd_gen_params),
+	KUNIT_CASE_PARAM(folio_vma_refuses, refused_gen_params),
+	KUNIT_CASE_PARAM(folio_race, race_gen_params),
+	KUNIT_CASE(folio_race_on_first_page),
+	KUNIT_CASE(folio_race_on_last_page),
+	KUNIT_CASE(folio_race_on_fault_page),
+	KUNIT_CASE(folio_race_with_child),
+	KUNIT_CASE(folio_no_block_left),
+	KUNIT_CASE(folio_lost_race_is_freed),
+	KUNIT_CASE(folio_memory_policy),
+	KUNIT_CASE(folio_memcg_is_full),
+	KUNIT_CASE(folio_notifier_range),
+	KUNIT_CASE(folio_window_with_a_hole),
+	KUNIT_CASE(folio_locked_memory),
+	KUNIT_CASE(folio_is_in_the_rmap),
+	KUNIT_CASE(folio_of_folio),
+	KUNIT_CASE(folio_of_folio_of_the_parent),
+	KUNIT_CASE(folio_page_copied_alone),
+	KUNIT_CASE(folio_partly_unmapped),
+	KUNIT_CASE(folio_is_split),
+	{}
+};
+
+static struct kunit_suite cow_folio_suite = {
+	.name = "cow_folio",
+	.init = cow_folio_test_init,
+	.exit = cow_precopy_test_exit,
+	.test_cases = cow_folio_cases,
+};
+
+kunit_test_suites(&cow_precopy_suite, &cow_adaptive_suite, &cow_folio_suite);
 
 MODULE_DESCRIPTION("Tests for what copy-on-write faults copy ahead");
 MODULE_LICENSE("GPL");
