@@ -126,6 +126,7 @@ struct thp_settings {
  * @nr_copies: how many
  * @nr_charges: how often copies were to be charged
  * @nr_bulk: how many pages are allocated at once
+ * @block: the only free pages that a large folio could be made of
  * @thp: the settings of transparent huge pages before the test
  */
 struct fixture {
@@ -148,6 +149,7 @@ struct fixture {
 	unsigned int nr_copies;
 	unsigned int nr_charges;
 	unsigned int nr_bulk;
+	struct page *block;
 	struct thp_settings thp;
 };
 
@@ -1894,8 +1896,9 @@ static void allocation_fails_later(struct kunit *test)
  */
 
 /**
- * struct watcher - an MMU notifier that notes what it is told
- * @notifier: it
+ * struct watcher - what MMU notifiers are told
+ * @notifier: the one that is told of ranges
+ * @tlb: the one that is told of TLB flushes; no notifier may be both
  * @test: the test
  * @starts: how often a range was announced
  * @ends: how often one was over
@@ -1903,9 +1906,12 @@ static void allocation_fails_later(struct kunit *test)
  * @end: of the range
  * @early: pages that were replaced before the range was announced
  * @late: pages that were replaced when it was over
+ * @flushes: how often TLBs were flushed
+ * @flushed: pages that were mapped by nothing then
  */
 struct watcher {
 	struct mmu_notifier notifier;
+	struct mmu_notifier tlb;
 	struct kunit *test;
 	unsigned int starts;
 	unsigned int ends;
@@ -1913,6 +1919,8 @@ struct watcher {
 	unsigned long end;
 	unsigned long early;
 	unsigned long late;
+	unsigned int flushes;
+	unsigned long flushed;
 };
 
 static unsigned long replaced_pages(struct kunit *test)
@@ -1949,12 +1957,36 @@ static void watch_end(struct mmu_notifier *notifier,
 	w->late |= replaced_pages(w->test);
 }
 
+/* The page table is locked by the one who flushes. */
+static void watch_flush(struct mmu_notifier *notifier, struct mm_struct *mm,
+			unsigned long start, unsigned long end)
+{
+	struct watcher *w = container_of(notifier, struct watcher, tlb);
+	unsigned int i;
+
+	w->flushes++;
+	for (i = 0; i < NR_PAGES; i++) {
+		unsigned long addr = page_addr(w->test, i);
+		pte_t *ptep = pte_offset_kernel(pmd_off(mm, addr), addr);
+
+		if (addr >= start && addr < end && pte_none(ptep_get_lockless(ptep)))
+			w->flushed |= BIT(i);
+	}
+}
+
 static const struct mmu_notifier_ops watch_ops = {
 	.invalidate_range_start = watch_start,
 	.invalidate_range_end = watch_end,
 };
 
-/* A fault at @at announces the pages from @first to @last, and replaces @copied. */
+static const struct mmu_notifier_ops tlb_ops = {
+	.arch_invalidate_secondary_tlbs = watch_flush,
+};
+
+/*
+ * A fault at @at announces the pages from @first to @last, and replaces @copied.
+ * When all TLBs forget the old pages, the new ones are not there yet.
+ */
 static void watch_fault(struct kunit *test, unsigned int at, unsigned long first,
 			unsigned long last, unsigned long copied)
 {
@@ -1962,9 +1994,12 @@ static void watch_fault(struct kunit *test, unsigned int at, unsigned long first
 
 	KUNIT_ASSERT_NOT_NULL(test, w);
 	w->notifier.ops = &watch_ops;
+	w->tlb.ops = &tlb_ops;
 	w->test = test;
 	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&w->notifier, current->mm), 0);
+	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&w->tlb, current->mm), 0);
 	write_fault(test, at);
+	mmu_notifier_unregister(&w->tlb, current->mm);
 	mmu_notifier_unregister(&w->notifier, current->mm);
 
 	KUNIT_EXPECT_EQ(test, w->starts, 1);
@@ -1973,6 +2008,11 @@ static void watch_fault(struct kunit *test, unsigned int at, unsigned long first
 	KUNIT_EXPECT_EQ(test, w->end, page_addr(test, last + 1));
 	KUNIT_EXPECT_EQ(test, w->early, 0);
 	KUNIT_EXPECT_EQ(test, w->late, copied);
+	/* Other architectures do not tell. */
+	if (IS_ENABLED(CONFIG_X86)) {
+		KUNIT_EXPECT_EQ(test, w->flushes, 1);
+		KUNIT_EXPECT_EQ(test, w->flushed & copied, copied);
+	}
 }
 
 /* @last: the last page of the window that is shared */
@@ -2560,6 +2600,53 @@ static void bulk_allocation(struct kunit *test)
 	else
 		expect_counts(test, nr, COW_SKIP_NONE, 0);
 	expect_anon_mapped(test, nr + 1);
+}
+
+struct policy_case {
+	const char *desc;
+	bool of_vma;
+};
+
+static const struct policy_case policy_cases[] = {
+	{ "of the task", false },
+	{ "of the VMA", true },
+};
+
+KUNIT_ARRAY_PARAM_DESC(policy, policy_cases, desc);
+
+/* A memory policy; that it is the default one does not matter. */
+static void set_policy(struct kunit *test, bool on)
+{
+#ifdef CONFIG_NUMA
+	static struct mempolicy local = {
+		.refcnt = ATOMIC_INIT(1),
+		.mode = MPOL_LOCAL,
+	};
+	const struct policy_case *c = test->param_value;
+	struct mempolicy *policy = on ? &local : NULL;
+
+	if (c->of_vma)
+		vma_lookup(current->mm, page_addr(test, 0))->vm_policy = policy;
+	else
+		current->mempolicy = policy;
+#else
+	kunit_skip(test, "not in this configuration");
+#endif
+}
+
+/* Each page may have to be on another node, so nothing is allocated at once. */
+static void bulk_memory_policy(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, page_addr(test, 0));
+	struct page *pages[3] = {};
+	unsigned int nr;
+
+	set_policy(test, true);
+	nr = cow_precopy_alloc_bulk(vma, ARRAY_SIZE(pages), pages);
+	set_policy(test, false);
+	KUNIT_EXPECT_EQ(test, nr, 0);
+	while (nr--)
+		put_page(pages[nr]);
 }
 
 /* All are charged at once, and none is mapped. */
@@ -3359,16 +3446,11 @@ static void folio_race_with_child(struct kunit *test)
  * Memory is short
  */
 
-static struct page *alloc_block(void)
-{
-	return alloc_pages(COW_PRECOPY_GFP, FOLIO_ORDER);
-}
-
 static void take_blocks(struct list_head *blocks)
 {
 	struct page *page;
 
-	while ((page = alloc_block()))
+	while ((page = alloc_pages(COW_PRECOPY_GFP, FOLIO_ORDER)))
 		list_add(&page->lru, blocks);
 }
 
@@ -3432,57 +3514,44 @@ static void folio_no_block_left(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* The fault has the last block that was free. */
+/* The fault has made a folio of the last block that was free. */
 static void race_for_last_block(struct kunit *test)
 {
-	struct page *page = alloc_block();
+	struct fixture *f = test->priv;
 
-	KUNIT_EXPECT_NULL(test, page);
-	if (page)
-		__free_pages(page, FOLIO_ORDER);
+	KUNIT_EXPECT_TRUE(test, PageHead(f->block));
 	race_write(test);
 }
 
 static void folio_lost_race_is_freed(struct kunit *test)
 {
-	struct page *page;
+	struct fixture *f = test->priv;
 	LIST_HEAD(blocks);
 	LIST_HEAD(pages);
+	bool is_folio;
 
 	share_for_folio(test);
 	start_race(test, race_for_last_block);
 	use_up_blocks(&blocks, &pages);
-	page = list_first_entry(&blocks, struct page, lru);
-	list_del(&page->lru);
-	__free_pages(page, FOLIO_ORDER);
+	f->block = list_first_entry(&blocks, struct page, lru);
+	list_del(&f->block->lru);
+	__free_pages(f->block, FOLIO_ORDER);
 	write_fault(test, FAULT);
-	page = alloc_block();
+	is_folio = PageHead(f->block);
 	free_list(&blocks, FOLIO_ORDER);
 	free_list(&pages, 0);
-	KUNIT_EXPECT_NOT_NULL(test, page);
-	if (page)
-		__free_pages(page, FOLIO_ORDER);
+	KUNIT_EXPECT_FALSE(test, is_folio);
 	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT), BIT(ODD));
 }
 
 /* Pages may have to be on several nodes. */
 static void folio_memory_policy(struct kunit *test)
 {
-#ifdef CONFIG_NUMA
-	static struct mempolicy local = {
-		.refcnt = ATOMIC_INIT(1),
-		.mode = MPOL_LOCAL,
-	};
-	struct mempolicy *old = current->mempolicy;
-
 	share_for_folio(test);
-	current->mempolicy = &local;
+	set_policy(test, true);
 	write_fault(test, FAULT);
-	current->mempolicy = old;
+	set_policy(test, false);
 	expect_pages(test, FAULT, FOLIO);
-#else
-	kunit_skip(test, "not in this configuration");
-#endif
 }
 
 /* A cgroup near its limit has nothing to speculate with. */
@@ -3723,6 +3792,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE(notifier_range_below_is_no_wider),
 	KUNIT_CASE(notifier_range_around),
 	KUNIT_CASE_PARAM(bulk_allocation, bulk_gen_params),
+	KUNIT_CASE_PARAM(bulk_memory_policy, policy_gen_params),
 	KUNIT_CASE(adaptive_charge_fails),
 	KUNIT_CASE_PARAM(reuse_ahead, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
@@ -3760,7 +3830,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_race_with_child),
 	KUNIT_CASE(folio_no_block_left),
 	KUNIT_CASE(folio_lost_race_is_freed),
-	KUNIT_CASE(folio_memory_policy),
+	KUNIT_CASE_PARAM(folio_memory_policy, policy_gen_params),
 	KUNIT_CASE(folio_memcg_is_full),
 	KUNIT_CASE(folio_notifier_range),
 	KUNIT_CASE(folio_window_with_a_hole),
