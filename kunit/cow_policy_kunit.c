@@ -39,7 +39,7 @@
  * @used: other pages that are written, but not demanded
  * @unused: copied ahead, and not written to since
  * @outside: pages of the block that were not looked at
- * @max: bound of the window; 0 for the default
+ * @max: bound of the window; 0 for the default, which is the block for @reuse
  * @reuse: pages are made writable, not copied
  * @no_hw_dirty: hardware does not note writes
  * @sequential: MADV_SEQUENTIAL
@@ -85,7 +85,7 @@ static struct cow_evidence policy_evidence(const struct policy_case *c)
 		.pos = c->pos,
 		.before = c->before,
 		.after = c->after,
-		.max = c->max ?: COW_PRECOPY_MAX_DEFAULT,
+		.max = c->max ?: c->reuse ? COW_BLOCK - 1 : COW_PRECOPY_MAX_DEFAULT,
 		.reuse = c->reuse,
 		.hw_dirty = !c->no_hw_dirty,
 		.sequential = c->sequential,
@@ -116,16 +116,16 @@ struct run_case {
 static const struct run_case run_cases[] = {
 	{ "no page", 0, 15, 0, 0 },
 	{ "1 page", 1, 15, 0, 0 },
-	{ "2 pages", 2, 15, 1, 1 },
-	{ "3 pages", 3, 15, 1, 1 },
-	{ "4 pages", 4, 15, 1, 2 },
-	{ "5 pages", 5, 15, 1, 2 },
-	{ "15 pages", 15, 15, 1, 7 },
-	{ "16 pages", 16, 15, 2, 8 },
-	{ "17 pages", 17, 15, 2, 8 },
-	{ "23 pages", 23, 15, 2, 11 },
-	{ "24 pages", 24, 15, 3, 12 },
-	{ "29 pages", 29, 15, 3, 14 },
+	{ "2 pages", 2, 15, 1, 2 },
+	{ "3 pages", 3, 15, 1, 3 },
+	{ "4 pages", 4, 15, 1, 4 },
+	{ "5 pages", 5, 15, 1, 5 },
+	{ "15 pages", 15, 15, 1, 15 },
+	{ "16 pages", 16, 15, 2, 15 },
+	{ "17 pages", 17, 15, 2, 15 },
+	{ "23 pages", 23, 15, 2, 15 },
+	{ "24 pages", 24, 15, 3, 15 },
+	{ "29 pages", 29, 15, 3, 15 },
 	{ "30 pages", 30, 15, 3, 15 },
 	{ "32 pages", 32, 15, 4, 15 },
 	{ "119 pages", 119, 15, 14, 15 },
@@ -136,7 +136,7 @@ static const struct run_case run_cases[] = {
 	{ "1 page, at most 1", 1, 1, 0, 0 },
 	{ "2 pages, at most 1", 2, 1, 1, 1 },
 	{ "120 pages, at most 1", 120, 1, 1, 1 },
-	{ "2 pages, at most 2", 2, 2, 1, 1 },
+	{ "2 pages, at most 2", 2, 2, 1, 2 },
 	{ "16 pages, at most 2", 16, 2, 2, 2 },
 	{ "15 pages, at most 3", 15, 3, 1, 3 },
 	{ "23 pages, at most 3", 23, 3, 2, 3 },
@@ -147,7 +147,7 @@ static const struct run_case run_cases[] = {
 	{ "56 pages, at most 7", 56, 7, 7, 7 },
 	{ "120 pages, at most 7", 120, 7, 7, 7 },
 	{ "120 pages, at most 31", 120, 31, 15, 31 },
-	{ "61 pages, at most 31", 61, 31, 7, 30 },
+	{ "61 pages, at most 31", 61, 31, 7, 31 },
 	{ "247 pages, at most 31", 247, 31, 15, 31 },
 	{ "248 pages, at most 31", 248, 31, 15, 31 },
 };
@@ -237,16 +237,16 @@ static const struct policy_case window_cases[] = {
 	{ .desc = "2 pages behind a gap", .pos = 8, .demand = BITS(5, 6) },
 	{
 		.desc = "tie of short runs",
-		.pos = 8, .before = 2, .after = 2,
+		.pos = 8, .before = 2, .after = 2, .want = BIT_ULL(11),
 	}, {
 		.desc = "tie of long runs",
 		.pos = 40, .before = 16, .after = 16,
 	}, {
 		.desc = "longer run below, a page above",
-		.pos = 8, .before = 5, .after = 1,
+		.pos = 8, .before = 5, .after = 1, .want = BIT_ULL(10),
 	}, {
 		.desc = "longer run above, a page below",
-		.pos = 8, .before = 1, .after = 5,
+		.pos = 8, .before = 1, .after = 5, .want = BIT_ULL(6),
 	}, {
 		.desc = "short run below, longer one above",
 		.pos = 32, .before = 2, .after = 24,
@@ -330,20 +330,37 @@ static const struct policy_case window_cases[] = {
 		.desc = "at most 31, aligned to 16, backward",
 		.pos = 55, .after = 240, .max = 31, .want = BITS(48, 54),
 	}, {
-		.desc = "stops at a written page",
+		.desc = "passes over a written page",
 		.pos = 32, .before = 120, .demand = BIT_ULL(36),
-		.want = BITS(33, 35),
+		.want = BITS(33, 35) | BITS(37, 47),
 	}, {
-		.desc = "stops at a written page, backward",
+		.desc = "passes over a written page, backward",
 		.pos = 47, .after = 120, .demand = BIT_ULL(40),
-		.want = BITS(41, 46),
+		.want = BITS(32, 39) | BITS(41, 46),
 	}, {
-		.desc = "stops at a used page",
+		.desc = "passes over a used page",
 		.pos = 32, .before = 120, .used = BIT_ULL(36),
-		.want = BITS(33, 35),
+		.want = BITS(33, 35) | BITS(37, 47),
 	}, {
 		.desc = "next page is written",
-		.pos = 32, .before = 120, .after = 1, .demand = BIT_ULL(33),
+		.pos = 32, .before = 120, .after = 1, .want = BITS(34, 47),
+	}, {
+		.desc = "every second page is written: as many as always",
+		.pos = 32, .before = 32, .demand = EVEN_PAGES,
+		.want = BIT_ULL(33) | BIT_ULL(35) | BIT_ULL(37) | BIT_ULL(39),
+	}, {
+		.desc = "every second page is written, short run",
+		.pos = 33, .after = 2, .demand = EVEN_PAGES & BITS(0, 33),
+	}, {
+		.desc = "not beyond the aligned pages for what is written",
+		.pos = 40, .before = 16, .demand = BITS(42, 47),
+		.want = BIT_ULL(41),
+	}, {
+		.desc = "all aligned pages are written",
+		.pos = 40, .before = 16, .after = 7,
+	}, {
+		.desc = "stops at an unused page behind a written one",
+		.pos = 40, .before = 5, .after = 1, .unused = BIT_ULL(42),
 	}, {
 		.desc = "stops where the VMA ends",
 		.pos = 32, .before = 120, .outside = BITS(40, 63),
@@ -396,7 +413,19 @@ static const struct policy_case window_cases[] = {
 	}, {
 		.desc = "reuse: unused pages do not matter before the window",
 		.pos = 40, .before = 120, .unused = BIT_ULL(33), .reuse = true,
-		.want = BITS(41, 47),
+		.want = BITS(41, 63),
+	}, {
+		.desc = "reuse: as many as the run has",
+		.pos = 0, .before = 40, .reuse = true, .want = BITS(1, 40),
+	}, {
+		.desc = "reuse: all of the block",
+		.pos = 0, .before = 63, .reuse = true, .want = BITS(1, 63),
+	}, {
+		.desc = "reuse: all of the block, backward",
+		.pos = 63, .after = 63, .reuse = true, .want = BITS(0, 62),
+	}, {
+		.desc = "reuse: all of the block but one",
+		.pos = 0, .before = 62, .reuse = true, .want = BITS(1, 62),
 	}, {
 		.desc = "reuse: stops at a page that is writable",
 		.pos = 32, .before = 120, .unused = BIT_ULL(36), .reuse = true,
@@ -433,10 +462,10 @@ static const struct policy_case sequential_cases[] = {
 	{ .desc = "at most 5", .pos = 0, .max = 5, .want = BITS(1, 5) },
 	{ .desc = "at most 31", .pos = 0, .max = 31, .want = BITS(1, 31) },
 	{ .desc = "no hardware", .pos = 0, .no_hw_dirty = true, .want = BITS(1, 15) },
-	{ .desc = "reuse", .pos = 0, .reuse = true, .want = BITS(1, 15) },
+	{ .desc = "reuse", .pos = 0, .reuse = true, .want = BITS(1, 63) },
 	{
 		.desc = "the next page is written",
-		.pos = 4, .after = 3,
+		.pos = 4, .after = 3, .want = BITS(8, 15),
 	}, {
 		.desc = "never backward",
 		.pos = 15, .after = 120,
@@ -444,8 +473,8 @@ static const struct policy_case sequential_cases[] = {
 		.desc = "all, next to a short run",
 		.pos = 4, .before = 4, .want = BITS(5, 15),
 	}, {
-		.desc = "stops at a written page",
-		.pos = 0, .demand = BIT_ULL(5), .want = BITS(1, 4),
+		.desc = "passes over a written page",
+		.pos = 0, .demand = BIT_ULL(5), .want = BITS(1, 4) | BITS(6, 15),
 	}, {
 		.desc = "stops at an unused page",
 		.pos = 0, .unused = BIT_ULL(5), .want = BITS(1, 4),
@@ -1186,6 +1215,21 @@ static void forward_no_hw_dirty(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, s->unused, 0);
 }
 
+/* Every second page, and then the others: two threads, one after the other. */
+static void interleaved(struct kunit *test)
+{
+	struct sim *s = new_sim(test);
+	unsigned int page;
+
+	s->what = "interleaved";
+	for (page = 0; page < SIM_PAGES; page += 2)
+		sim_write(s, page);
+	for (page = 1; page < SIM_PAGES; page += 2)
+		sim_write(s, page);
+	KUNIT_EXPECT_LE(test, per_mille(s->faults, SIM_PAGES), 570);
+	KUNIT_EXPECT_EQ(test, s->unused, 0);
+}
+
 static u16 *random_order(struct kunit *test, struct sim *s)
 {
 	u16 *order = kunit_kmalloc_array(test, SIM_PAGES, sizeof(*order), GFP_KERNEL);
@@ -1304,6 +1348,7 @@ static struct kunit_case cow_policy_cases[] = {
 	KUNIT_CASE(forward),
 	KUNIT_CASE(backward),
 	KUNIT_CASE(forward_no_hw_dirty),
+	KUNIT_CASE(interleaved),
 	KUNIT_CASE(permutation),
 	KUNIT_CASE(sparse),
 	KUNIT_CASE_PARAM(stride, stride_gen_params),

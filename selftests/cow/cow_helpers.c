@@ -414,6 +414,23 @@ bool cow_pfn_visible(void)
 	return cow_pfn(&here);
 }
 
+bool cow_soft_dirty_works(void)
+{
+	char *p = cow_map(cow_page_size(), 0);
+	bool works;
+
+	cow_touch(p, 1);
+	works = cow_pagemap(p) & COW_PM_SOFT_DIRTY;
+	if (cow_write_file("/proc/self/clear_refs", "4") ||
+	    cow_pagemap(p) & COW_PM_SOFT_DIRTY)
+		works = false;
+	cow_touch(p, 1);
+	if (!(cow_pagemap(p) & COW_PM_SOFT_DIRTY))
+		works = false;
+	cow_unmap(p, cow_page_size());
+	return works;
+}
+
 long cow_smaps_kb(const void *addr, const char *key)
 {
 	unsigned long start, end;
@@ -573,33 +590,36 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 	return 0;
 }
 
-/* Pages ahead of a fault with a run of that many written pages before it */
-static int upward_window(int run, int ahead, bool reuse)
+/* The most that a window can have, the faulting page included: aligned to it */
+static int upward_block(bool reuse)
 {
-	if (ahead != COW_ADAPTIVE)
-		return reuse ? 0 : ahead;
+	return reuse ? COW_BLOCK : COW_ADAPTIVE_MAX + 1;
+}
+
+/* Pages ahead of a fault with a run of that many written pages before it */
+static int upward_window(int run, bool reuse)
+{
+	int left = upward_block(reuse) - 1 - run % upward_block(reuse);
+
 	if (run < 2)
 		return 0;
-	if (reuse)
-		run /= 2;
-	else
+	if (!reuse)
 		run = run < 16 ? 1 : run / 8;
-	return run < COW_ADAPTIVE_MAX ? run : COW_ADAPTIVE_MAX;
+	return run < left ? run : left;
 }
 
 struct cow_upward cow_upward(int nr, int ahead, bool reuse)
 {
 	struct cow_upward up = {};
-	int i, left, window;
+	int i, window;
 
 	for (i = 0; i < nr; i += 1 + window) {
-		left = nr - 1 - i;
-		if (ahead == COW_ADAPTIVE && left > COW_ADAPTIVE_MAX -
-		    i % (COW_ADAPTIVE_MAX + 1))
-			left = COW_ADAPTIVE_MAX - i % (COW_ADAPTIVE_MAX + 1);
-		window = upward_window(i, ahead, reuse);
-		if (window > left)
-			window = left;
+		if (ahead == COW_ADAPTIVE)
+			window = upward_window(i, reuse);
+		else
+			window = reuse ? 0 : ahead;
+		if (window > nr - 1 - i)
+			window = nr - 1 - i;
 		up.faults++;
 		up.windows += window > 0;
 	}

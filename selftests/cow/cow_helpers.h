@@ -231,6 +231,8 @@ __u64 cow_pfn(const void *addr);
 __u64 cow_page_flags(const void *addr);
 /* May this process see frame numbers? */
 bool cow_pfn_visible(void);
+/* Can this process see which pages were written since it last asked? */
+bool cow_soft_dirty_works(void);
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */
 long cow_smaps_kb(const void *addr, const char *key);
 /* The value of a line ("VmRSS", "VmLck", ...) of /proc/self/status, or -1 */
@@ -284,7 +286,7 @@ int cow_pfns(const void *addr, int nr, __u64 *pfn);
  * ahead pages: the faults, and how many of them have a window. Of an adaptive
  * one, this is all that the tests know: it grows with the run of what was
  * written, to an 8th of it, and never beyond 16 aligned pages. reuse: nobody
- * else has the pages, and the window is half of the run.
+ * else has the pages, and the window is as long as the run, up to COW_BLOCK.
  */
 struct cow_upward {
 	int faults;

@@ -1293,23 +1293,6 @@ TEST_F_TIMEOUT(precopy_window, userfaultfd_minor, TEST_TIMEOUT)
 }
 #endif
 
-static bool soft_dirty_works(void)
-{
-	char *p = cow_map(ps, 0);
-	bool works;
-
-	cow_touch(p, 1);
-	works = cow_pagemap(p) & COW_PM_SOFT_DIRTY;
-	if (cow_write_file("/proc/self/clear_refs", "4") ||
-	    cow_pagemap(p) & COW_PM_SOFT_DIRTY)
-		works = false;
-	cow_touch(p, 1);
-	if (!(cow_pagemap(p) & COW_PM_SOFT_DIRTY))
-		works = false;
-	cow_unmap(p, ps);
-	return works;
-}
-
 static int clear_soft_dirty(char *p, const struct layout *l)
 {
 	int i, ret;
@@ -1328,7 +1311,7 @@ TEST_F_TIMEOUT(precopy_window, soft_dirty, TEST_TIMEOUT)
 	char *p;
 	int i;
 
-	if (!soft_dirty_works())
+	if (!cow_soft_dirty_works())
 		SKIP(return, "kernel without soft-dirty tracking");
 	lay_upward(64);
 	lay.after_fork = clear_soft_dirty;
