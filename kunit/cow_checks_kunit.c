@@ -952,11 +952,11 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "all, reuse",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .reuse = true,
-		.before = 30, .after = 30, .first = 32, .last = 47,
+		.before = 63, .after = 63, .first = 0, .last = 63,
 	}, {
 		.desc = "all, reuse, at most 7",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 7, .reuse = true,
-		.before = 14, .after = 14, .first = 0, .last = 63,
+		.before = 31, .after = 31, .first = 32, .last = 63,
 	}, {
 		.desc = "nothing, sequential",
 		.fault = T + 100, .sequential = true,
@@ -1110,7 +1110,7 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 	KUNIT_EXPECT_EQ(test, e.demand, IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) ? map : 0);
 	KUNIT_EXPECT_EQ(test, e.unused, 0);
 	KUNIT_EXPECT_EQ(test, e.pos, c->fault % COW_BLOCK);
-	KUNIT_EXPECT_EQ(test, e.max, max);
+	KUNIT_EXPECT_EQ(test, e.max, c->reuse ? min(max * 4 + 3, 63u) : max);
 	KUNIT_EXPECT_EQ(test, e.reuse, c->reuse);
 	KUNIT_EXPECT_EQ(test, e.hw_dirty, hw_dirty);
 	KUNIT_EXPECT_EQ(test, e.sequential, c->sequential);
@@ -1246,19 +1246,21 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 					bool reuse, bool sequential)
 {
 	unsigned int block = round_down(fault, COW_BLOCK), size = COW_BLOCK, i;
-	unsigned int limit = reuse ? max * 2 : min(max, 15u) * 8;
+	unsigned int most = reuse ? min(max * 4 + 3, 63u) : max;
+	unsigned int limit = reuse ? most : min(max, 15u) * 8;
 	struct cow_evidence e = {
 		.pos = fault - block,
 		.before = model_run(g, fault, -1, limit),
 		.after = model_run(g, fault, 1, limit),
-		.max = max,
+		.max = most,
 		.reuse = reuse,
 		.hw_dirty = g->hw_dirty,
 		.sequential = sequential,
 	};
 
 	if (sequential || e.before >= 16 || e.after >= 16)
-		size = max < 2 ? 2 : max < 4 ? 4 : max < 8 ? 8 : max < 16 ? 16 : 32;
+		for (size = 2; size <= most; size *= 2)
+			;
 	for (i = 0; i < COW_BLOCK; i++) {
 		unsigned int page = block + i;
 

@@ -350,7 +350,7 @@ static const struct policy_case window_cases[] = {
 		.want = BIT_ULL(33) | BIT_ULL(35) | BIT_ULL(37) | BIT_ULL(39),
 	}, {
 		.desc = "every second page is written, short run",
-		.pos = 33, .after = 2, .demand = EVEN_PAGES & BITS(0, 33),
+		.pos = 33, .after = 2, .demand = EVEN_PAGES & BITS(16, 33),
 	}, {
 		.desc = "not beyond the aligned pages for what is written",
 		.pos = 40, .before = 16, .demand = BITS(42, 47),
