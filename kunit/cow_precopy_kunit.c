@@ -118,7 +118,8 @@ struct thp_settings {
  * @old_max: vm.cow_precopy_max before the test
  * @clean: pages of the parent that are expected to be copied, but clean
  * @large: pages of the parent that are expected to be in one large folio
- * @old_large: the same of the old pages, all of which are replaced
+ * @old: the large folio that the pages were in before
+ * @old_lost: how many of its pages are replaced
  * @odd: the page at ODD, before it was replaced
  * @race: what happens to the region while the page table is not locked
  * @raced: @race was called
@@ -141,7 +142,8 @@ struct fixture {
 	int old_max;
 	unsigned long clean;
 	unsigned long large;
-	unsigned long old_large;
+	struct folio *old;
+	int old_lost;
 	struct page *odd;
 	void (*race)(struct kunit *test);
 	bool raced;
@@ -550,17 +552,24 @@ static void expect_content(struct kunit *test, struct space *space, unsigned int
 				      "content of page %u", i);
 }
 
+/* How many mappings less a page has that has lost @nr; a large folio's are one sum. */
+static int lost_maps(struct fixture *f, const struct page_state *was, int nr)
+{
+	return f->old && was->page && page_folio(was->page) == f->old ? f->old_lost : nr;
+}
+
 /* The same PTE as before; of the page, @maps mappings and @refs references less. */
 static void expect_less(struct kunit *test, struct space *space, unsigned int i,
 			int maps, int refs)
 {
 	struct page_state *was = &space->pages[i];
 	struct page_state is = read_state(test, space->mm, i);
+	struct fixture *f = test->priv;
 
 	KUNIT_EXPECT_EQ_MSG(test, pte_val(is.pte), pte_val(was->pte), "PTE %u", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount - maps,
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount - lost_maps(f, was, maps),
 			    "mapcount of page %u", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs - refs,
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs - lost_maps(f, was, refs),
 			    "references to page %u", i);
 	expect_content(test, space, i);
 }
@@ -579,9 +588,8 @@ static void expect_copied(struct kunit *test, unsigned int i)
 	struct fixture *f = test->priv;
 	struct page_state is = read_state(test, f->parent.mm, i);
 	int nr = test_bit(i, &f->large) ? hweight_long(f->large) : 1;
-	int less = test_bit(i, &f->old_large) ? hweight_long(f->old_large) : 1;
 
-	expect_less(test, &f->child, i, less, less);
+	expect_less(test, &f->child, i, 1, 1);
 	KUNIT_EXPECT_TRUE_MSG(test, pte_present(is.pte), "PTE %u", i);
 	if (!is.page)
 		return;
@@ -638,8 +646,10 @@ static void expect_reused(struct kunit *test, unsigned int i)
 				       "PTE %u is soft-dirty", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnonExclusive(is.page),
 			      "page %u is not exclusive", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount, "mapcount of page %u", i);
-	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs, "references to page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.mapcount, was->mapcount - lost_maps(f, was, 0),
+			    "mapcount of page %u", i);
+	KUNIT_EXPECT_EQ_MSG(test, is.refs, was->refs - lost_maps(f, was, 0),
+			    "references to page %u", i);
 	expect_content(test, &f->parent, i);
 }
 
@@ -654,6 +664,9 @@ static void expect_region_reused(struct kunit *test, unsigned long copied,
 	unsigned int i;
 
 	lru_add_drain_all();
+	f->old_lost = 0;
+	for_each_set_bit(i, &copied, NR_PAGES)
+		f->old_lost += f->old && page_folio(f->parent.pages[i].page) == f->old;
 	for (i = 0; i < NR_PAGES; i++) {
 		if (test_bit(i, &copied))
 			expect_copied(test, i);
@@ -1218,7 +1231,9 @@ static void odd_poison(struct kunit *test)
 
 static void odd_unpoison(struct kunit *test)
 {
-	ClearPageHWPoison(&odd_old_folio(test)->page);
+	struct fixture *f = test->priv;
+
+	ClearPageHWPoison(f->odd);
 }
 
 static void odd_protnone(struct kunit *test)
@@ -3632,17 +3647,15 @@ static void folio_is_in_the_rmap(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, m.others, 0);
 }
 
-/* The folio is shared by another fork(), and copied again. */
+/* The folio is shared by another fork(). */
 static struct folio *share_folio_again(struct kunit *test)
 {
 	struct fixture *f = test->priv;
-	struct folio *folio = make_folio(test);
 
+	f->old = make_folio(test);
 	share(test);
 	note(test);
-	f->large = FOLIO;
-	f->old_large = FOLIO;
-	return folio;
+	return f->old;
 }
 
 /* What the child has is still whole: there is nothing to be split. */
@@ -3653,6 +3666,79 @@ static void folio_of_folio(struct kunit *test)
 	write_fault(test, FAULT);
 	expect_folio(test, FAULT, FOLIO);
 	KUNIT_EXPECT_TRUE(test, list_empty(&old->_deferred_list));
+}
+
+static void odd_exclusive(struct kunit *test)
+{
+	SetPageAnonExclusive(odd_page(test));
+}
+
+/**
+ * struct part_case - how one page of a large folio may differ
+ * @desc: in words
+ * @late: is called after the folio is shared
+ * @undo: is called at the end
+ * @needs: can it be in this configuration?
+ * @reused: it is made writable
+ * @why: what it is left out for, if it is not
+ */
+struct part_case {
+	const char *desc;
+	void (*late)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+	bool reused;
+	enum cow_skip why;
+};
+
+static const struct part_case part_cases[] = {
+	{
+		.desc = "unmapped",
+		.late = odd_zap,
+		.needs = true,
+		.why = COW_SKIP_NOTPRESENT,
+	}, {
+		.desc = "hwpoison",
+		.late = odd_poison,
+		.undo = odd_unpoison,
+		.needs = IS_ENABLED(CONFIG_MEMORY_FAILURE),
+		.why = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "exclusive",
+		.late = odd_exclusive,
+		.needs = true,
+		.reused = true,
+	}, {
+		.desc = "replaced by another page",
+		.late = odd_write_and_protect,
+		.needs = true,
+		.reused = true,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(part, part_cases, desc);
+
+/* What holds for the other pages of a folio does not hold for this one. */
+static void folio_of_folio_but_one(struct kunit *test)
+{
+	const struct part_case *c = test->param_value;
+	struct fixture *f = test->priv;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_folio_again(test);
+	c->late(test);
+	note(test);
+	write_fault(test, FAULT);
+	expect_clean(test, FOLIO & ~BIT(FAULT), true);
+	/* A fault has made it dirty, before or after it was shared. */
+	if (pte_dirty(f->parent.pages[ODD].pte))
+		f->clean &= ~BIT(ODD);
+	expect_region_reused(test, FOLIO & ~BIT(ODD), c->reused ? BIT(ODD) : 0);
+	expect_counts(test, FOLIO_PAGES - 2, c->why, !c->reused);
+	expect_reuses(test, c->reused, false);
+	if (c->undo)
+		c->undo(test);
 }
 
 static void race_unmap_all_in_child(struct kunit *test)
@@ -3837,6 +3923,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_locked_memory),
 	KUNIT_CASE(folio_is_in_the_rmap),
 	KUNIT_CASE(folio_of_folio),
+	KUNIT_CASE_PARAM(folio_of_folio_but_one, part_gen_params),
 	KUNIT_CASE(folio_of_folio_of_the_parent),
 	KUNIT_CASE(folio_page_copied_alone),
 	KUNIT_CASE(folio_partly_unmapped),
