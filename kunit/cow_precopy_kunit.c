@@ -10,6 +10,7 @@
 #include <kunit/static_stub.h>
 #include <kunit/test.h>
 #include <linux/bitmap.h>
+#include <linux/delay.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
 #include <linux/memcontrol.h>
@@ -855,12 +856,36 @@ static void map_fixed(struct kunit *test, unsigned long addr, unsigned long len,
  * The first VMA begins with a page table and ends in the middle of the next.
  * The second follows at once; another flag keeps the two from being merged.
  */
+/*
+ * A test's address space goes when its thread ends, and the next test may have
+ * begun by then: its counts of mapped pages would be those of both.
+ */
+static struct mm_struct *last_mm;
+
+static void wait_for_last_mm(void)
+{
+	int tries;
+
+	if (!last_mm)
+		return;
+	for (tries = 0; tries < 1000 && read_anon(last_mm) > 0; tries++)
+		msleep(1);
+	mmdrop(last_mm);
+	last_mm = NULL;
+}
+
+static void cow_precopy_suite_exit(struct kunit_suite *suite)
+{
+	wait_for_last_mm();
+}
+
 static int cow_precopy_test_init(struct kunit *test)
 {
 	struct fixture *f = kunit_kzalloc(test, sizeof(*f), GFP_KERNEL);
 	unsigned long addr;
 
 	KUNIT_ASSERT_NOT_NULL(test, f);
+	wait_for_last_mm();
 	f->was_on = static_key_enabled(&cow_precopy_key);
 	f->old_window = sysctl_cow_precopy_pages;
 	f->old_max = sysctl_cow_precopy_max;
@@ -878,6 +903,8 @@ static int cow_precopy_test_init(struct kunit *test)
 	map_fixed(test, f->end, FIRST * PAGE_SIZE, MAP_NORESERVE);
 
 	f->parent.mm = current->mm;
+	mmgrab(current->mm);
+	last_mm = current->mm;
 	look_at(test, FIRST);
 	set_window(WINDOW);
 	static_branch_enable(&cow_precopy_key);
@@ -3861,6 +3888,7 @@ static struct kunit_suite cow_precopy_suite = {
 	.name = "cow_precopy",
 	.init = cow_precopy_test_init,
 	.exit = cow_precopy_test_exit,
+	.suite_exit = cow_precopy_suite_exit,
 	.test_cases = cow_precopy_cases,
 };
 
@@ -3897,6 +3925,7 @@ static struct kunit_suite cow_adaptive_suite = {
 	.name = "cow_adaptive",
 	.init = cow_precopy_test_init,
 	.exit = cow_precopy_test_exit,
+	.suite_exit = cow_precopy_suite_exit,
 	.test_cases = cow_adaptive_cases,
 };
 
@@ -3935,6 +3964,7 @@ static struct kunit_suite cow_folio_suite = {
 	.name = "cow_folio",
 	.init = cow_folio_test_init,
 	.exit = cow_precopy_test_exit,
+	.suite_exit = cow_precopy_suite_exit,
 	.test_cases = cow_folio_cases,
 };
 
