@@ -551,17 +551,15 @@ static long folios_allocated(unsigned int kb)
  */
 static void want_folios(unsigned int kb)
 {
-	unsigned int pmd_kb = cow_pmd_size() / 1024;
+	unsigned int pmd_kb = cow_pmd_size() / 1024, size;
 	char path[128], text[64];
 
 	if (cow_read_file(THP_DIR "enabled", text, sizeof(text)) > 0 &&
 	    strstr(text, "[never]"))
 		bench_tweak(THP_DIR "enabled", "madvise");
-	thp_file(path, sizeof(path), pmd_kb, "enabled");
-	bench_tweak(path, kb == pmd_kb ? "madvise" : "never");
-	if (kb != pmd_kb) {
-		thp_file(path, sizeof(path), kb, "enabled");
-		bench_tweak(path, "madvise");
+	for (size = 2 * ps / 1024; size <= pmd_kb; size *= 2) {
+		thp_file(path, sizeof(path), size, "enabled");
+		bench_tweak(path, size == kb ? "madvise" : "never");
 	}
 }
 
