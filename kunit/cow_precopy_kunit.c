@@ -853,10 +853,6 @@ static void map_fixed(struct kunit *test, unsigned long addr, unsigned long len,
 }
 
 /*
- * The first VMA begins with a page table and ends in the middle of the next.
- * The second follows at once; another flag keeps the two from being merged.
- */
-/*
  * A test's address space goes when its thread ends, and the next test may have
  * begun by then: its counts of mapped pages would be those of both.
  */
@@ -869,7 +865,7 @@ static void wait_for_last_mm(void)
 	if (!last_mm)
 		return;
 	for (tries = 0; tries < 1000 && read_anon(last_mm) > 0; tries++)
-		msleep(1);
+		fsleep(1000);
 	mmdrop(last_mm);
 	last_mm = NULL;
 }
@@ -879,6 +875,10 @@ static void cow_precopy_suite_exit(struct kunit_suite *suite)
 	wait_for_last_mm();
 }
 
+/*
+ * The first VMA begins with a page table and ends in the middle of the next.
+ * The second follows at once; another flag keeps the two from being merged.
+ */
 static int cow_precopy_test_init(struct kunit *test)
 {
 	struct fixture *f = kunit_kzalloc(test, sizeof(*f), GFP_KERNEL);
