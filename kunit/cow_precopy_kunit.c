@@ -1505,8 +1505,8 @@ static void written_neighbour(struct kunit *test)
 	expect_counts(test, 2, COW_SKIP_WRITABLE, 1);
 }
 
-/* The region is a private mapping of a file; one page was only read. */
-static void file_neighbour(struct kunit *test)
+/* The region is a private mapping of a file. */
+static void map_file(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 	unsigned long addr, len = NR_PAGES * PAGE_SIZE;
@@ -1531,7 +1531,12 @@ static void file_neighbour(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, vm_munmap(addr, len), 0);
 	look_at(test, 0);
 	change_vma_flags(test, VM_NOHUGEPAGE, 0);
+}
 
+/* One page was only read. */
+static void file_neighbour(struct kunit *test)
+{
+	map_file(test);
 	set_window(3);
 	fault(test, ODD, FAULT_FLAG_USER);
 	KUNIT_ASSERT_FALSE(test, folio_test_anon(odd_folio(test)));
@@ -3200,6 +3205,35 @@ static void folio_allowed(struct kunit *test)
 		expect_pages(test, FAULT, FOLIO);
 }
 
+static vm_fault_t no_huge_fault(struct vm_fault *vmf, unsigned int order)
+{
+	return VM_FAULT_FALLBACK;
+}
+
+/*
+ * What a file may have is not what its private copies may have: no size of
+ * anonymous folios is enabled.
+ */
+static void folio_private_file(struct kunit *test)
+{
+	static const struct thp_settings files = { .flags = THP_ALWAYS };
+	static const struct vm_operations_struct ops = {
+		.huge_fault = no_huge_fault,
+	};
+	const struct vm_operations_struct *old;
+	struct vm_area_struct *vma;
+
+	map_file(test);
+	vma = vma_lookup(current->mm, page_addr(test, 0));
+	old = vma->vm_ops;
+	share_for_folio(test);
+	set_thp_settings(&files);
+	vma->vm_ops = &ops;
+	write_fault(test, FAULT);
+	vma->vm_ops = old;
+	expect_pages(test, FAULT, FOLIO);
+}
+
 /*
  * Which windows are a block
  */
@@ -3932,6 +3966,7 @@ static struct kunit_suite cow_adaptive_suite = {
 static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE_PARAM(folio_sizes, order_gen_params),
 	KUNIT_CASE_PARAM(folio_allowed, allowed_gen_params),
+	KUNIT_CASE(folio_private_file),
 	KUNIT_CASE_PARAM(folio_window, block_gen_params),
 	KUNIT_CASE_PARAM(folio_bounds, border_gen_params),
 	KUNIT_CASE(folio_no_hw_dirty),
