@@ -22,7 +22,8 @@ usage()
 	  export DIR  writes the mail-ready series
 	  refresh     takes edits in the prepared tree back to this repository
 	  mutants     every mutant must be killed by the test that it names
-	  check       this project's own tests: what CI runs
+	  gate        every check of a patch series that is to be submitted: one verdict
+  check       this project's own tests: what CI runs
 	  clean       removes what was built
 	  list        kernels, tests or mutants
 
@@ -46,7 +47,7 @@ case "${1-}" in
 esac
 
 case "$command" in
-run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|check|clean|list)
+run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|gate|check|clean|list)
 	exec bash "$root/scripts/$command" "$@" ;;
 *)
 	echo "run_tests.sh: unknown command '$command'; './run_tests.sh --help' lists the commands" >&2

@@ -406,16 +406,30 @@ update_base()
 # changes no file (and no time stamp) that stays the same.
 #
 
-# prepare_tree: makes K_TREE ready and returns with it complete
-prepare_tree()
+# have_base: K_TREE is there, with its base tagged; the caller holds its lock
+have_base()
 {
-	lock "$K_NAME.tree"
 	mkdir -p "$K_DIR"
 	if [ ! -d "$K_TREE" ]; then
 		make_base
 	fi
 	finish_move
 	[ -z "$K_PATH" ] || update_base
+}
+
+# prepare_base: for who needs the base and not the series
+prepare_base()
+{
+	lock "$K_NAME.tree"
+	have_base
+	unlock "$K_NAME.tree"
+}
+
+# prepare_tree: makes K_TREE ready and returns with it complete
+prepare_tree()
+{
+	lock "$K_NAME.tree"
+	have_base
 	if [ "$(input_state)" != "$(cat "$K_DIR/prepared" 2> /dev/null)" ]; then
 		make_commits
 		move_tree "$SERIES_HEAD"
@@ -474,7 +488,7 @@ make_commits()
 	kgit -C "$K_TREE" read-tree base
 	while read -r patch; do
 		[ -f "$ROOT/patches/$patch" ] || die "patches/$series names '$patch', which does not exist"
-		commit_patch "$patch"
+		commit_mail "$ROOT/patches/$patch" "patches/$patch"
 	done < <(series_patches "$series")
 	commit_folder kunit mm/tests "$KUNIT_MESSAGE"
 	commit_folder selftests/cow tools/testing/selftests/cow "$SELFTESTS_MESSAGE"
@@ -482,22 +496,22 @@ make_commits()
 	unset GIT_INDEX_FILE
 }
 
-# One patch in mail format, strictly: no fuzz, no rejects.
-commit_patch()
+# commit_mail FILE NAME: one patch in mail format onto SERIES_HEAD, strictly: no
+# fuzz, no rejects.
+commit_mail()
 {
-	local patch=$1 mail=$K_DIR/mail
+	local patch=$1 name=$2 mail=$K_DIR/mail
 	local subject author email date tree
 	mkdir -p "$mail"
-	kgit mailinfo --encoding=UTF-8 "$mail/msg" "$mail/diff" \
-		< "$ROOT/patches/$patch" > "$mail/info"
+	kgit mailinfo --encoding=UTF-8 "$mail/msg" "$mail/diff" < "$patch" > "$mail/info"
 	subject=$(sed -n 's/^Subject: //p' "$mail/info")
 	author=$(sed -n 's/^Author: //p' "$mail/info")
 	email=$(sed -n 's/^Email: //p' "$mail/info")
 	date=$(sed -n 's/^Date: //p' "$mail/info")
 	[ -n "$subject" ] && [ -n "$author" ] && [ -n "$email" ] && [ -n "$date" ] ||
-		die "patches/$patch is not in mail format: it needs From:, Date: and Subject:, as 'git format-patch' writes them"
+		die "$name is not in mail format: it needs From:, Date: and Subject:, as 'git format-patch' writes them"
 	kgit -C "$K_TREE" apply --cached --whitespace=nowarn "$mail/diff" 2> "$mail/errors" ||
-		refused "patches/$patch" "$mail/diff" "$mail/errors"
+		refused "$name" "$mail/diff" "$mail/errors"
 	tree=$(kgit -C "$K_TREE" write-tree)
 	SERIES_HEAD=$({ printf '%s\n\n' "$subject"; cat "$mail/msg"; } | git_stripspace |
 		GIT_AUTHOR_NAME=$author GIT_AUTHOR_EMAIL=$email GIT_AUTHOR_DATE=$date \

@@ -130,6 +130,16 @@ COUNT=
 SIZE=
 REPEAT=
 OBJECTS=
+SERIES=
+BASE=
+TREE=
+RANGE=
+ONLY=
+SKIP=
+MARKDOWN=
+LIST=
+SELFTEST=
+FRESH=
 ARGS=()
 
 common_options()
@@ -183,14 +193,14 @@ parse_options()
 		name=$1
 		value=
 		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*|--minutes=*)
+		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*|--minutes=*|--series=*|--base=*|--tree=*|--range=*|--only=*|--skip=*|--markdown=*)
 			value=${name#*=}
 			name=${name%%=*}
 			shift
 			set -- "$name" "$value" "$@" ;;
 		esac
 		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat|--minutes)
+		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat|--minutes|--series|--base|--tree|--range|--only|--skip|--markdown)
 			takes "${name#--}"
 			[ $# -ge 2 ] || die "$name needs a value"
 			value=$2
@@ -219,6 +229,18 @@ parse_options()
 		--objects)
 			takes objects
 			OBJECTS=1
+			shift ;;
+		--list)
+			takes list
+			LIST=1
+			shift ;;
+		--fresh)
+			takes fresh
+			FRESH=1
+			shift ;;
+		--selftest)
+			takes selftest
+			SELFTEST=1
 			shift ;;
 		--compare|--check|--record)
 			# the command has looked which
@@ -300,6 +322,25 @@ set_option()
 	--minutes)
 		need_number "$1" "$2"
 		MINUTES=$2 ;;
+	--series)
+		[ -r "$2" ] || die "--series '$2' is neither an mbox nor a folder of patches that can be read"
+		SERIES=$(realpath -- "$2") ;;
+	--tree)
+		[ -d "$2" ] || die "--tree '$2' is no folder"
+		TREE=$(realpath -- "$2") ;;
+	--base)
+		[ -n "$2" ] || die "--base needs a kernel's name, a path, or a revision of --tree"
+		BASE=$2 ;;
+	--range)
+		[[ "$2" =~ ^[^.].*\.\.[^.]+$ ]] || die "--range '$2' is not A..B"
+		RANGE=$2 ;;
+	--only)
+		ONLY+=" ${2//,/ }" ;;
+	--skip)
+		SKIP+=" ${2//,/ }" ;;
+	--markdown)
+		need_writable "$1" "$2"
+		MARKDOWN=$(realpath -- "$2") ;;
 	--mode)
 		case "$2" in
 		icount|wall) MODE=$2 ;;

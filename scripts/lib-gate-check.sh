@@ -1,0 +1,170 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# What a check of the gate may call. Its function check() says what it finds by
+# fault, remark, note and not_applicable; what it cannot do for a reason that is
+# not the submission's is die(), as everywhere.
+
+#
+# Findings
+#
+
+finding()
+{
+	printf '%s\t%s\n' "$1" "$(printf %s "$2" | tr '\t\n' ' ;')" >> "$FINDINGS"
+}
+
+# The submission fails the check.
+fault()
+{
+	finding fail "$1"
+}
+
+# It does not fail, but whoever reads the report should know.
+remark()
+{
+	finding warn "$1"
+}
+
+# What was measured or looked at.
+note()
+{
+	finding note "$1"
+}
+
+# There is nothing to look at: ends the check, skipped.
+not_applicable()
+{
+	finding skip "$1"
+	leave 0
+}
+
+# faults WHAT: each line of standard input is one
+faults()
+{
+	local line
+	while read -r line; do
+		fault "$1$line"
+	done
+}
+
+#
+# The submission
+#
+
+# The commits, the first patch first; the mails are in the same order.
+commits()
+{
+	kgit -C "$K_TREE" rev-list --reverse "$G_BASE..$G_HEAD"
+}
+
+message_of()
+{
+	kgit -C "$K_TREE" log -1 --format=%B "$1"
+}
+
+subject_of()
+{
+	kgit -C "$K_TREE" log -1 --format=%s "$1"
+}
+
+# each_patch FUNCTION: calls it with the number, the commit and the mail
+each_patch()
+{
+	local commit number=0
+	while read -r commit; do
+		number=$((number + 1))
+		"$1" "$number" "$commit" "$G_MAILS/$(printf %04d "$number")"
+	done < <(commits)
+}
+
+# files FILTER [PATHSPEC...]: what the whole series adds (A), modifies (M), ...
+files()
+{
+	local filter=$1
+	shift
+	kgit -C "$K_TREE" diff --no-renames --name-only --diff-filter="$filter" "$G_BASE" "$G_HEAD" -- "$@"
+}
+
+# added_lines [PATHSPEC...]: the lines that the whole series adds, without their +
+added_lines()
+{
+	kgit -C "$K_TREE" diff --no-renames -U0 "$G_BASE" "$G_HEAD" -- "$@" |
+		sed -n '/^+++ /d; s/^+//p'
+}
+
+# show COMMIT PATH: nothing if it has no such file
+show()
+{
+	kgit -C "$K_TREE" cat-file blob "$1:$2" 2> /dev/null || true
+}
+
+has()
+{
+	kgit -C "$K_TREE" cat-file -e "$1:$2" 2> /dev/null
+}
+
+# in_tree GREP-ARGUMENTS...: git grep in the tree with the whole series
+in_tree()
+{
+	kgit -C "$K_TREE" grep "${@:1:$#-2}" "$G_HEAD" "${@: -2}"
+}
+
+# lay_out DIR COMMIT PATH...: those files and folders of a commit, as files
+lay_out()
+{
+	local dir=$1 commit=$2
+	shift 2
+	mkdir -p "$dir"
+	kgit -C "$K_TREE" archive "$commit" -- "$@" | tar -x -C "$dir"
+}
+
+# sieve ARGUMENTS...: grep, for which it is no error to find nothing
+sieve()
+{
+	grep "$@" || [ $? -eq 1 ]
+}
+
+# new_lines BEFORE AFTER: the lines of AFTER that are not in BEFORE, as often as they
+# are more there: what was noise before is no fault.
+new_lines()
+{
+	awk 'FNR == NR { known[$0]++; next }
+		known[$0]-- > 0 { next }
+		{ print }' "$1" "$2"
+}
+
+# without_line_numbers: "file:12:3: text" as "file: text", for comparing
+without_line_numbers()
+{
+	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+)?:/\1:/'
+}
+
+#
+# Kconfig symbols that the series adds
+#
+
+# new_symbols COMMIT: name and Kconfig file of each that COMMIT has and the base not
+new_symbols()
+{
+	local file
+	kgit -C "$K_TREE" diff --no-renames --name-only "$G_BASE" "$1" -- '*Kconfig*' |
+	while read -r file; do
+		comm -13 <(show "$G_BASE" "$file" | kconfig_names) <(show "$1" "$file" | kconfig_names) |
+			sed "s|\$| $file|"
+	done
+}
+
+kconfig_names()
+{
+	sed -n -E 's/^[[:space:]]*(menu)?config[[:space:]]+([A-Za-z0-9_]+).*/\2/p' | sort -u
+}
+
+# kconfig_entry SYMBOL FILE: its lines
+kconfig_entry()
+{
+	show "$G_HEAD" "$2" | awk -v name="$1" '
+		/^(menu)?config[ \t]/ { inside = ($2 == name) }
+		/^(menu|endmenu|choice|endchoice|if|endif|source|comment)([ \t]|$)/ { inside = 0 }
+		inside { print }'
+}
