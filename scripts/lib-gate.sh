@@ -320,7 +320,7 @@ user_rev()
 take_tree()
 {
 	local base tree
-	kgit -C "$TREE" rev-parse -q --git-dir > /dev/null 2>&1 || die "--tree '$TREE' is no git tree"
+	is_git_tree "$TREE" || die "--tree '$TREE' is no git tree"
 	if [ -n "$RANGE" ]; then
 		base=$(user_rev "${RANGE%%..*}") || leave "$E_USAGE"
 		G_LAST=$(user_rev "${RANGE#*..}") || leave "$E_USAGE"
@@ -568,8 +568,8 @@ write_ktap()
 	awk -F '\t' -v count="$(wc -l < "$LOGS/verdicts")" '
 		BEGIN { print "KTAP version 1\n1.." count }
 		{
-			printf "%sok %d %s", $1 == "fail" || $1 == "error" ? "not " : "", NR, $2
-			print $1 == "skip" ? " # SKIP " $4 : $1 == "pass" ? "" : " # " $1 ": " $4
+			printf "%sok %d %s", ($1 == "fail" || $1 == "error" ? "not " : ""), NR, $2
+			print ($1 == "skip" ? " # SKIP " $4 : $1 == "pass" ? "" : " # " $1 ": " $4)
 		}' "$LOGS/verdicts" > "$LOGS/gate.ktap"
 }
 

@@ -97,7 +97,7 @@ write_json()
 		tr -d '\000-\010\013-\037' < "$RESULTS" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' |
 		awk -F '\t' '{
 			printf "%s\n  {\"name\": \"%s\", \"result\": \"%s\", \"message\": \"%s\"}",
-				NR > 1 ? "," : "", $2, $1, $3
+				(NR > 1 ? "," : ""), $2, $1, $3
 		}'
 		printf '\n]}\n'
 	} > "$JSON"

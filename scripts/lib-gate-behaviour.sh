@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Kernels for the gate that are booted: the same functions as the other commands,
+# on the submission's tree.
+
+. "$ROOT/scripts/lib-kunit.sh"
+. "$ROOT/scripts/lib-kselftest.sh"
+. "$ROOT/scripts/lib-gate-build.sh"
+
+# behaviour_tree: sets B_DIR, the folder with tree/ that holds the submission and
+# with its builds. Our own series has one already, with the other commands' builds.
+behaviour_tree()
+{
+	if [ "$G_KIND" = own ]; then
+		B_DIR=$K_DIR
+		[ "$(kgit -C "$K_TREE" rev-parse HEAD)" = "$G_HEAD" ] ||
+			die "$K_TREE has moved since the gate began"
+		return
+	fi
+	build_tree
+	at "$G_HEAD"
+	B_DIR=$G_DIR
+}
+
+# Whether Kconfig.fragment is for this kernel: lib-build.sh asks.
+tree_has_series()
+{
+	[ -n "$G_OURS" ]
+}
+
+need_our_tests()
+{
+	[ -n "$G_OURS" ] || not_applicable "the submission does not carry our options: our tests have nothing to look at"
+}
+
+# take_results WHAT: each test that failed is a finding
+take_results()
+{
+	awk -F '\t' '$1 == "fail" { print $2 ($3 != "" ? ": " $3 : "") }' "$RESULTS" | faults "$1"
+	note "$1$(count_results pass) passed, $(count_results fail) failed, $(count_results skip) skipped"
+	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] || fault "$1no test passed"
+}
+
+# kunit_on ARCH [NAME SYMBOL=y...]: our KUnit tests on the submission, in a kernel
+# with more options, built in a folder of that name
+kunit_on()
+{
+	local arch=$1 name=${2-} options=() symbol
+	need_our_tests
+	behaviour_tree
+	for symbol in "${@:3}"; do
+		options+=("--kconfig_add=CONFIG_$symbol")
+	done
+	if ! run_kunit "$B_DIR/tree" "$B_DIR/kunit-$arch${name:+-$name}" "$arch" '' "${options[@]}"; then
+		fault "the kernel with the KUnit tests does not build: $(errors_of "$LOGS/kunit.py-$arch.log")"
+		return
+	fi
+	take_results ""
+}
+
+# kselftests_on ARCH: our kselftests on the submission, with DEBUG
+kselftests_on()
+{
+	need_our_tests
+	behaviour_tree
+	ARCH=$1
+	PROGRAMS=
+	TEST=
+	if ! build_kernel "$ARCH" "$B_DIR"; then
+		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
+		return
+	fi
+	if ! ( install_selftests "$B_DIR/tree" "$B_DIR/selftests" ); then
+		fault "the kselftests do not build: $(errors_of "$LOGS/selftests.log")"
+		return
+	fi
+	run_selftests
+	take_results ""
+}

@@ -1,0 +1,171 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Builds for the gate: objects and kernels of one commit after the other, in one tree
+# and one output folder for each configuration, so that only what differs is compiled.
+
+# The gate's own working copy, $G_DIR/tree. What it is at is in no other's way.
+build_tree()
+{
+	GB_TREE=$G_DIR/tree
+	if [ ! -f "$G_DIR/whole" ]; then
+		rm -rf "$GB_TREE"
+		kgit -C "$K_TREE" worktree prune
+		step "laying out the gate's tree" unpack.log \
+			kgit -C "$K_TREE" worktree add -f --detach "$GB_TREE" "$G_BASE" ||
+			die "the gate's tree could not be made"
+		: > "$G_DIR/whole"
+	fi
+}
+
+# at COMMIT: files that stay the same keep their time stamps
+at()
+{
+	rm -f "$(kgit -C "$GB_TREE" rev-parse --git-dir)/index.lock"
+	kgit -C "$GB_TREE" reset -q --hard "$1"
+	kgit -C "$GB_TREE" clean -fdq
+}
+
+# gate_config OUT ARCH FRAGMENT...: OUT/.config; what does not stick does not
+gate_config()
+{
+	local out=$1 arch=$2 state
+	shift 2
+	mkdir -p "$out"
+	state=$({ cat "$@"; kgit -C "$GB_TREE" ls-files -s -- '*Kconfig*' '*.include' scripts/kconfig; } | sha256sum)
+	[ ! -f "$out/.config" ] || [ "$state" != "$(cat "$out/config.state" 2> /dev/null)" ] || return 0
+	rm -f "$out/config.state"
+	merge_fragments "$GB_TREE" "$out" "$arch" "$@" >> "$LOGS/config.log" 2>&1 ||
+		die "the kernel could not be configured; log: $LOGS/config.log"
+	echo "$state" > "$out/config.state"
+}
+
+# fragment_of WHICH: a file that switches the series' own symbols on, or nothing
+fragment_of()
+{
+	local symbol file
+	: > "$SCRATCH/$1.fragment"
+	[ "$1" = on ] || return 0
+	while read -r symbol file; do
+		show "$G_HEAD" "$file" | awk -v name="$symbol" '
+			/^[ \t]*(menu)?config[ \t]/ { inside = ($2 == name) }
+			inside && /^[ \t]+(bool|tristate)([ \t]|$)/ { found = 1 }
+			END { exit !found }' || continue
+		echo "CONFIG_$symbol=y"
+	done < <(new_symbols "$G_HEAD") > "$SCRATCH/$1.fragment"
+	! grep -q _KUNIT_TEST "$SCRATCH/$1.fragment" || echo CONFIG_KUNIT=y >> "$SCRATCH/$1.fragment"
+}
+
+# ways: off, and on if the series has options; without any there is one way
+ways()
+{
+	echo off
+	[ -z "$(new_symbols "$G_HEAD")" ] || echo on
+}
+
+# what_is WAY: for messages
+what_is()
+{
+	local names
+	names=$(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')
+	case "$1" in
+	on) echo "$names on" ;;
+	*) echo "${names:+$names off}" ;;
+	esac
+}
+
+# C files of the kernel that the series touches, those of this architecture.
+touched_sources()
+{
+	files AM '*.c' ':!tools' ':!scripts' ':!samples' ':!Documentation' ':!arch' 'arch/x86/**.c'
+}
+
+# objects COMMIT OUT: the objects of the touched sources that COMMIT has and the
+# configuration builds
+objects()
+{
+	local file
+	while read -r file; do
+		has "$1" "$file" || continue
+		! is_built "$1" "$file" "$2/.config" || echo "${file%.c}.o"
+	done < <(touched_sources)
+}
+
+# is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above
+is_built()
+{
+	local dir name line
+	dir=$(dirname "$2")
+	name=$(basename "$2" .c).o
+	line=$(makefile_line "$1" "$dir" "$name")
+	[ -n "$line" ] || line=$(makefile_line "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
+	[ -n "$line" ] || return 1
+	if [[ "$line" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]]; then
+		grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$3"
+	fi
+}
+
+makefile_line()
+{
+	show "$1" "$2/Makefile" | sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
+		awk -v name="$3" '/^#/ { next }
+			{ for (i = 1; i <= NF; i++) if ($i == name) { print; exit } }'
+}
+
+# compile OUT ARCH LOG [MAKE-ARGUMENT...] -- OBJECT...: all of them anew, for the
+# sake of their warnings; status 1 if one does not compile
+compile()
+{
+	local out=$1 arch=$2 log=$3 arguments=() object
+	shift 3
+	while [ "$1" != -- ]; do
+		arguments+=("$1")
+		shift
+	done
+	shift
+	[ $# -gt 0 ] || return 0
+	for object; do
+		rm -f "$out/$object"
+	done
+	kmake "$GB_TREE" "$out" "$arch" -k "${arguments[@]}" "$@" > "$log" 2>&1
+}
+
+# errors_of LOG: the first ones
+errors_of()
+{
+	sieve -E '(error|undefined reference|ERROR|\*\*\*|No rule)' "$1" | sed -n 1,3p | paste -sd';'
+}
+
+# warnings_of LOG: one a line, without line numbers; paths as in the tree
+warnings_of()
+{
+	sieve -E ': (warning|error|note): |: (warning|error): ' "$1" | sieve -v ': note: ' |
+		sed -e 's/^\.\.\/tree\///' -e "s|^$GB_TREE/||" | without_line_numbers | sort
+}
+
+# compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base
+# does not have. Sets COMPARED, the number of objects.
+compare_warnings()
+{
+	local way=$1 out=$G_DIR/x86_64-$1 commit when objects
+	local config=$ROOT/fixtures/config
+	shift
+	make_flags
+	fragment_of "$way"
+	for when in before after; do
+		commit=$G_BASE
+		[ "$when" = before ] || commit=$G_HEAD
+		at "$commit"
+		gate_config "$out" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
+		mapfile -t objects < <(objects "$commit" "$out")
+		if ! compile "$out" x86_64 "$LOGS/$way.$when.log" "$@" -- "${objects[@]}"; then
+			[ "$when" = after ] ||
+				die "the base does not compile: $(errors_of "$LOGS/$way.$when.log")"
+			fault "$way: does not compile: $(errors_of "$LOGS/$way.$when.log")"
+		fi
+		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
+	done
+	COMPARED=${#objects[@]}
+	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
+	note "$way: $COMPARED objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
+}
