@@ -169,3 +169,39 @@ compare_warnings()
 	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
 	note "$way: $COMPARED objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
 }
+
+#
+# Whole kernels of the submission: what only the linker finds
+#
+
+# need_kernel_of NAME ARCH TARGET FRAGMENT...: builds it in $G_DIR/NAME. One that the
+# base cannot build either is not the submission's fault, and no pass.
+need_kernel_of()
+{
+	local name=$1 arch=$2 target=$3 out=$G_DIR/$1
+	shift 3
+	at "$G_HEAD"
+	gate_config "$out" "$arch" "$@"
+	if kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.log" 2>&1; then
+		note "$name: builds"
+		return 0
+	fi
+	at "$G_BASE"
+	gate_config "$out" "$arch" "$@"
+	kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.base.log" 2>&1 ||
+		die "$name: not even the base builds: $(errors_of "$LOGS/$name.base.log")"
+	fault "$name: does not build: $(errors_of "$LOGS/$name.log")"
+}
+
+# without SYMBOL...: a fragment that switches them off, in $SCRATCH/without.fragment
+without()
+{
+	printf '# CONFIG_%s is not set\n' "$@" > "$SCRATCH/without.fragment"
+}
+
+# is_off NAME SYMBOL: in the configuration of $G_DIR/NAME, or the variant is none
+is_off()
+{
+	! grep -q "^CONFIG_$2=" "$G_DIR/$1/.config" ||
+		die "$1: CONFIG_$2 cannot be switched off here: something selects it"
+}

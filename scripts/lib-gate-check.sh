@@ -129,7 +129,7 @@ sieve()
 # are more there: what was noise before is no fault.
 new_lines()
 {
-	awk 'FNR == NR { known[$0]++; next }
+	awk -v before="$1" 'FILENAME == before { known[$0]++; next }
 		known[$0]-- > 0 { next }
 		{ print }' "$1" "$2"
 }

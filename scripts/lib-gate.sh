@@ -247,7 +247,7 @@ split_file()
 # their subjects if all have one
 patches_in_order()
 {
-	local mail subject number rows=() unnumbered= total=
+	local mail subject number numbered=() unnumbered="" total=""
 	while read -r mail; do
 		grep -qE '^(diff --git |--- )' "$mail" && grep -qE '^@@ |^(new|deleted) file|^rename ' "$mail" || continue
 		subject=$(kgit mailinfo -k /dev/null /dev/null < "$mail" | sed -n 's/^Subject: //p')
@@ -261,16 +261,16 @@ patches_in_order()
 			number=0
 			unnumbered=1
 		fi
-		rows+=("$number $mail")
+		numbered+=("$number $mail")
 	done
-	[ ${#rows[@]} -gt 0 ] || return 0
+	[ ${#numbered[@]} -gt 0 ] || return 0
 	if [ -n "$unnumbered" ]; then
-		printf '%s\n' "${rows[@]#* }"
+		printf '%s\n' "${numbered[@]#* }"
 		return
 	fi
-	[ "$(printf '%s\n' "${rows[@]%% *}" | sort -un | wc -l)" -eq "$total" ] && [ ${#rows[@]} -eq "$total" ] ||
-		die "--series '$SERIES' is not whole: it says $total patches and has number $(printf '%s\n' "${rows[@]%% *}" | sort -n | paste -sd' ')"
-	printf '%s\n' "${rows[@]}" | sort -n | sed 's/^[0-9]* //'
+	[ "$(printf '%s\n' "${numbered[@]%% *}" | sort -un | wc -l)" -eq "$total" ] && [ ${#numbered[@]} -eq "$total" ] ||
+		die "--series '$SERIES' is not whole: it says $total patches and has number $(printf '%s\n' "${numbered[@]%% *}" | sort -n | paste -sd' ')"
+	printf '%s\n' "${numbered[@]}" | sort -n | sed 's/^[0-9]* //'
 }
 
 count_mails()
@@ -408,7 +408,7 @@ check_key()
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		gcc --version | head -n 1
-		cd "$ROOT"
+		cd "$ROOT" || exit
 		# shellcheck disable=SC2086 # globs on purpose
 		find scripts/lib*.sh "scripts/gate.d/$name" Kconfig.fragment fixtures/config scripts/*.awk $uses \
 			-type f -print0 | sort -z | xargs -0 sha256sum
