@@ -23,6 +23,33 @@ behaviour_tree()
 	B_DIR=$G_DIR
 }
 
+# base_tree: sets BASE_DIR, the same for what the submission is based on
+base_tree()
+{
+	if [ -n "$G_ON_SERIES" ]; then
+		BASE_DIR=$K_DIR
+	else
+		prepare_unpatched
+		BASE_DIR=$K_DIR/unpatched
+	fi
+}
+
+# boot_kernel WHICH: builds what is to be booted next, base or patched, with BENCH and
+# DEBUG. A base that does not build is not the submission's fault.
+boot_kernel()
+{
+	local dir=$B_DIR
+	UNPATCHED=
+	if [ "$1" = base ]; then
+		dir=$BASE_DIR
+		[ -n "$G_ON_SERIES" ] || UNPATCHED=1
+		build_kernel "$ARCH" "$dir" || die "the base does not build: $(errors_of "$LOGS/build.log")"
+	elif ! build_kernel "$ARCH" "$dir"; then
+		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
+		leave 0
+	fi
+}
+
 # Whether Kconfig.fragment is for this kernel: lib-build.sh asks.
 tree_has_series()
 {

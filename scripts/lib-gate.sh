@@ -694,16 +694,25 @@ check_submission()
 	esac
 }
 
+# asked_by FILE...: the checks that these submissions are to be asked by
+asked_by()
+{
+	local file name
+	set -f
+	for name in $(all_checks); do
+		for file; do
+			! matches "$name" "$(submission_field "$file" Run)" || echo "$name"
+		done
+	done | sort -u
+	set +f
+}
+
 judge_submissions()
 {
 	local file kernel=${BASE:-$(default_kernel)}
-	local -a files
-	mapfile -t files < <(submission_files)
-	[ ${#files[@]} -gt 0 ] || die "no submission matches '$FILTER'; there are: $(cd "$ROOT/fixtures/submissions" && echo *.mbox)"
-	for file in "${files[@]}"; do
+	for file; do
 		judge_submission "$file" "$kernel"
 	done
-	finish
 }
 
 # judge_submission FILE KERNEL
@@ -717,7 +726,7 @@ judge_submission()
 		start_ticker "$name" "$start"
 		bash "$ROOT/scripts/gate" --series "$file" --base "$(submission_base "$file" "$kernel")" \
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
-			${FRESH:+--fresh} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
+			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
 		[ "$status" -lt 128 ] || leave "$status"
 		wrong=$(wrong_verdict "$file" "$log" "$status")
