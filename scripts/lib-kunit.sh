@@ -78,7 +78,7 @@ run_kunit()
 	shift $(($# > 4 ? 4 : $#))
 	local command=(python3 tools/testing/kunit/kunit.py run
 		--arch="$arch" --build_dir="$out" --jobs="$JOBS"
-		--kunitconfig=mm/tests --timeout="${TIMEOUT:-900}")
+		--kunitconfig="${KUNIT_CONFIG:-mm/tests}" --timeout="${TIMEOUT:-900}")
 	[ ! -s "$ROOT/fixtures/config/kunit-$arch.config" ] ||
 		command+=(--kunitconfig="$ROOT/fixtures/config/kunit-$arch.config")
 	make_flags
