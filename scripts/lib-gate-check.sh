@@ -137,7 +137,7 @@ new_lines()
 # without_line_numbers: "file:12:3: text" as "file: text", for comparing
 without_line_numbers()
 {
-	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+)?:/\1:/'
+	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+(-[0-9]+)?)?:/\1:/'
 }
 
 #

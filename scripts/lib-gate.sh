@@ -656,7 +656,8 @@ mail_subject()
 # Submissions with one fault each: the gate's own test. A header like a mutant's:
 # Submission (what is wrong), Base (base or series), Run (globs of checks),
 # Verdict (pass, fail or warn), Check (which says so; none for pass), Finds (regular
-# expression for the finding), Quick (yes: compiles little).
+# expression for the finding), Quick (yes: compiles little), Kernel (the bases that it
+# is for, if not all).
 #
 
 submission_files()
@@ -718,9 +719,15 @@ judge_submissions()
 # judge_submission FILE KERNEL
 judge_submission()
 {
-	local file=$1 kernel=$2 name start=$SECONDS log status=0 wrong
+	local file=$1 kernel=$2 name start=$SECONDS log status=0 wrong only
 	name=$(basename "$file" .mbox)
 	log=$LOGS/$name.log
+	only=$(submission_field "$file" Kernel)
+	if [ -n "$only" ] && [[ " $only " != *" $kernel "* ]]; then
+		echo "SKIP $name (only for kernel $only)"
+		record skip "$name" "only for kernel $only"
+		return
+	fi
 	wrong=$(check_submission "$file" | paste -sd';')
 	if [ -z "$wrong" ]; then
 		start_ticker "$name" "$start"
