@@ -546,7 +546,7 @@ static const struct policy_case dense_cases[] = {
 		.pos = 0, .demand = PAIRS_20 << 30, .max = 7, .want = BITS(1, 7),
 	}, {
 		.desc = "around what is written",
-		.pos = 26, .demand = PAIRS_20 & ~BITS(24, 28) | BITS(40, 43),
+		.pos = 26, .demand = (PAIRS_20 & ~BITS(24, 28)) | BITS(40, 43),
 		.max = 3, .want = BIT_ULL(25) | BITS(27, 28),
 	}, {
 		.desc = "the VMA ends behind the fault",
