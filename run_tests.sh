@@ -23,7 +23,7 @@ usage()
 	  refresh     takes edits in the prepared tree back to this repository
 	  mutants     every mutant must be killed by the test that it names
 	  gate        every check of a patch series that is to be submitted: one verdict
-  check       this project's own tests: what CI runs
+	  check       this project's own tests: what CI runs
 	  clean       removes what was built
 	  list        kernels, tests or mutants
 
