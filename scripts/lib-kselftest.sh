@@ -92,7 +92,7 @@ tools_archive()
 {
 	local dir
 	dir=$(mktemp -d "$SCRATCH/tools.XXX")
-	if filtered_programs | grep -qx cow_trace.sh; then
+	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
 		copy_program "$dir" "$(type -P trace-cmd)" /usr/bin/trace-cmd
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf
 	fi
