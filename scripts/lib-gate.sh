@@ -400,18 +400,53 @@ submission_key()
 	} | sha256sum
 }
 
-# check_key NAME: the check, what it uses, and the tools of this host
+# sourced FILE...: those, and all the shell files that they source, and so on
+sourced()
+{
+	local file again known=$'\n'
+	while [ $# -gt 0 ]; do
+		again=()
+		for file; do
+			[[ "$known" != *$'\n'"$file"$'\n'* ]] || continue
+			known+=$file$'\n'
+			mapfile -t -O ${#again[@]} again < <(sources_of "$file")
+		done
+		set -- "${again[@]}"
+	done
+	printf %s "${known#?}"
+}
+
+# sources_of FILE: what it sources itself; like all paths here, seen from ROOT
+sources_of()
+{
+	sed -n -E 's#^[[:space:]]*\. "(\$ROOT/scripts|\$\(dirname "\$0"\))/([^"]*)".*#scripts/\2#p' "$ROOT/$1"
+}
+
+# check_files NAME: all files of ours that decide the check's verdict
+check_files()
+{
+	local uses scripts=() file
+	cd "$ROOT" || exit
+	uses=$(check_field "$1" Uses)
+	for file in $uses; do
+		[[ "$file" != scripts/* ]] || scripts+=("$file")
+	done
+	{
+		sourced scripts/gate-check "scripts/gate.d/$1" "${scripts[@]}"
+		# shellcheck disable=SC2086 # words on purpose
+		find Kconfig.fragment fixtures/config scripts/*.awk $uses -type f
+	} | sort -u
+}
+
+# check_key NAME: the submission, the check with what it uses, and the tools of this
+# host
 check_key()
 {
-	local name=$1 uses
-	uses=$(check_field "$name" Uses)
+	local name=$1
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		gcc --version | head -n 1
-		cd "$ROOT" || exit
-		# shellcheck disable=SC2086 # globs on purpose
-		find scripts/lib*.sh "scripts/gate.d/$name" Kconfig.fragment fixtures/config scripts/*.awk $uses \
-			-type f -print0 | sort -z | xargs -0 sha256sum
+		check_files "$name" | ( cd "$ROOT" && xargs -d '\n' sha256sum )
 	} | sha256sum | cut -c1-16
 }
 
