@@ -140,11 +140,6 @@ take_submission()
 	say "judging $G_TITLE: $(count_mails) patches on $K_NAME"
 }
 
-mainline_kernel()
-{
-	kernel_rows | awk '$5 == "mainline" { print $1; exit }'
-}
-
 take_base()
 {
 	local name=${BASE:-$(mainline_kernel)}

@@ -24,6 +24,11 @@ default_kernel()
 	kernel_rows | awk '$5 == "lts" { print $1; exit }'
 }
 
+mainline_kernel()
+{
+	kernel_rows | awk '$5 == "mainline" { print $1; exit }'
+}
+
 kernel_field()
 {
 	kernel_rows | awk -v name="$1" -v n="$2" '$1 == name { print $n }'
