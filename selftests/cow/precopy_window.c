@@ -1558,6 +1558,29 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	return 0;
 }
 
+/* Its name goes to cgroup, for the teardown. NULL: the test is skipped. */
+static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
+				      char *cgroup)
+{
+	struct cgroup_work *w;
+
+	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
+		SKIP(return NULL, "no cgroup2 in " CGROUP_ROOT);
+	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		SKIP(return NULL, "no memory controller, or not root");
+	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, w);
+	snprintf(w->dir, sizeof(w->dir), CGROUP_ROOT "/cow_test_%d", getpid());
+	if (mkdir(w->dir, 0755))
+		SKIP(return NULL, "cannot make a cgroup: %s", strerror(errno));
+	memcpy(cgroup, w->dir, sizeof(w->dir));
+	/* Nothing to reclaim: what does not fit kills. */
+	cgroup_write(w->dir, "memory.swap.max", "0");
+
+	return w;
+}
+
 static void with_cgroup(struct __test_metadata *_metadata,
 			char *cgroup, int ahead, const char *limit, long extra)
 {
@@ -1566,20 +1589,9 @@ static void with_cgroup(struct __test_metadata *_metadata,
 	char path[128];
 	int status;
 
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		SKIP(return, "no cgroup2 in " CGROUP_ROOT);
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		SKIP(return, "no memory controller, or not root");
-	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, w);
-	snprintf(w->dir, sizeof(w->dir), CGROUP_ROOT "/cow_test_%d", getpid());
-	if (mkdir(w->dir, 0755))
-		SKIP(return, "cannot make a cgroup: %s", strerror(errno));
-	memcpy(cgroup, w->dir, sizeof(w->dir));
-	/* Nothing to reclaim: what does not fit kills. */
-	cgroup_write(w->dir, "memory.swap.max", "0");
-
+	w = new_cgroup(_metadata, cgroup);
+	if (!w)
+		return;
 	w->ahead = ahead;
 	w->limit = limit;
 	w->extra = extra;
@@ -1613,6 +1625,71 @@ TEST_F_TIMEOUT(precopy_window, cgroup_at_memory_high, TEST_TIMEOUT)
 {
 	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.high",
 		    CG_WRITES + 32);
+}
+
+/*
+ * A fault that fails for want of a page of its own, when its window has been
+ * chosen already. Nobody may be killed to make room: it is tried again, until
+ * there is some.
+ */
+static int without_memory(struct cow_child *self, void *arg)
+{
+	struct cgroup_work *w = arg;
+	char path[128], text[32];
+	struct cow_child c;
+	long now;
+	char *p;
+	int i;
+
+	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	if (w->err)
+		return 1;
+	p = cow_map(CG_PAGES * ps, 0);
+	if (!p)
+		return 2;
+	cow_fill(p, CG_PAGES * ps, TAG);
+	w->err = cow_write_file("/proc/self/oom_score_adj", "-1000");
+	if (w->err || cow_child_idle(&c))
+		return 3;
+	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
+	w->err = cow_read_long(path, &now);
+	if (w->err)
+		return 4;
+	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
+	w->err = cgroup_write(w->dir, "memory.max", text);
+	if (w->err)
+		return 5;
+	for (i = 0; i < CG_PAGES; i++)
+		cow_fill(p + i * ps, ps, TAG + 1);
+	if (cow_check(p, CG_PAGES * ps, TAG + 1) != -1 || cow_child_end(&c))
+		return 6;
+	(void)self;
+	return 0;
+}
+
+TEST_F_TIMEOUT(precopy_window, fault_fails_for_want_of_memory, TEST_TIMEOUT)
+{
+	struct cgroup_work *w;
+	struct cow_child c;
+	char path[128];
+	int status, i;
+
+	w = new_cgroup(_metadata, self->cgroup);
+	if (!w)
+		return;
+	w->extra = CG_WRITES;
+	ASSERT_EQ(0, cow_child_fork(&c, without_memory, w));
+	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
+	for (i = 0; i < 10000 && cow_file_key(path, "oom") < 1; i++)
+		usleep(1000);
+	EXPECT_LE(1, cow_file_key(path, "oom"));
+	cgroup_write(w->dir, "memory.max", "max");
+	status = cow_child_wait(&c);
+	EXPECT_EQ(0, status) {
+		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
+		       status > 256 ? "killed" : "failed");
+	}
+	EXPECT_EQ(0, cow_file_key(path, "oom_kill"));
 }
 
 TEST_HARNESS_MAIN
