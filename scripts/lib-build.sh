@@ -16,14 +16,15 @@ use_ccache()
 	export CCACHE_SLOPPINESS=time_macros,locale
 }
 
-# Sets MAKE_FLAGS: what every make of the kernel's gets.
+# make_flags [ARCH]: sets MAKE_FLAGS, what every make of the kernel's gets
 make_flags()
 {
-	local cc=gcc
-	! use_ccache || cc='ccache gcc'
+	local ccache='' cross=${ARCH_CROSS[${1:-um}]-}
+	! use_ccache || ccache='ccache '
 	export KBUILD_BUILD_TIMESTAMP='Sat Jan  1 00:00:00 UTC 2000'
 	export KBUILD_BUILD_USER=cow KBUILD_BUILD_HOST=cow KBUILD_BUILD_VERSION=1
-	MAKE_FLAGS=(CC="$cc" HOSTCC="$cc" LOCALVERSION=)
+	MAKE_FLAGS=(CC="$ccache${cross}gcc" HOSTCC="${ccache}gcc" LOCALVERSION=)
+	[ -z "$cross" ] || MAKE_FLAGS+=("CROSS_COMPILE=$cross")
 }
 
 # kmake TREE OUT ARCH TARGET...
@@ -128,20 +129,16 @@ check_config()
 # holds tree/ (default: the prepared or the unpatched one).
 build_kernel()
 {
-	local arch=$1 base=${2-} target status=0
+	local arch=$1 base=${2-} status=0
 	[ -n "$base" ] || base=$(dirname "$(source_tree)")
 	OUT=$base/$(out_name "$arch")
-	case "$arch" in
-	um) target=linux ;;
-	x86_64) target=vmlinux ;;
-	esac
-	KERNEL_IMAGE=$OUT/$target
-	make_flags
+	KERNEL_IMAGE=$OUT/${ARCH_IMAGE[$arch]}
+	make_flags "$arch"
 	mkdir -p "$OUT"
 	lock "$(out_label "$OUT" | tr / -)"
 	configure "$base/tree" "$OUT" "$arch"
 	step "building $(out_label "$OUT")" build.log \
-		kmake "$base/tree" "$OUT" "$arch" "$target" || status=$?
+		kmake "$base/tree" "$OUT" "$arch" "${ARCH_TARGET[$arch]}" || status=$?
 	unlock "$(out_label "$OUT" | tr / -)"
 	[ "$status" -eq 0 ] || show_errors "$LOGS/build.log"
 	return "$status"

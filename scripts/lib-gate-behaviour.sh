@@ -98,7 +98,7 @@ kselftests_on()
 		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
 		return
 	fi
-	if ! ( install_selftests "$B_DIR/tree" "$B_DIR/selftests" ); then
+	if ! ( install_selftests "$B_DIR/tree" "$B_DIR" ); then
 		fault "the kselftests do not build: $(errors_of "$LOGS/selftests.log")"
 		return
 	fi

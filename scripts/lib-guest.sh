@@ -12,27 +12,70 @@
 # another what the job needs.
 #
 
+# For guests of another architecture: busybox, and what programs are linked with.
+SYSROOT_BASE=(busybox-static libc6 libgcc-s1 libstdc++6)
+
 # copy_program ROOT PROGRAM [TARGET]: with its interpreter and libraries
 copy_program()
 {
-	local root=$1 program=$2 target=${3-} lib
-	[ -n "$target" ] || target=$program
+	local root=$1 program=$2 target=${3-}
+	[ -n "$target" ] || target=${program#"$(sysroot)"}
 	mkdir -p "$root$(dirname "$target")"
 	cp -L "$program" "$root$target"
-	program_libraries "$program" | while read -r lib; do
-		[ -e "$root$lib" ] || {
-			mkdir -p "$root$(dirname "$lib")"
-			cp -L "$lib" "$root$lib"
+	program_libraries "$program" | copy_libraries "$root"
+	copy_script_interpreter "$root" "$program"
+}
+
+# copy_libraries ROOT: those that the input names, to where the guest looks for them
+copy_libraries()
+{
+	local root=$1 sysroot lib target
+	sysroot=$(sysroot)
+	while read -r lib; do
+		target=$root${lib#"$sysroot"}
+		[ -e "$target" ] || {
+			mkdir -p "$(dirname "$target")"
+			cp -L "$lib" "$target"
 		}
 	done
-	copy_script_interpreter "$root" "$program"
+}
+
+# elf_machine FILE: its e_machine, nothing for what is no ELF file
+elf_machine()
+{
+	[ "$(head -c 4 "$1" | tr -d '\0\177')" = ELF ] || return 0
+	od -An -tu2 -j18 -N2 "$1" | tr -d ' '
 }
 
 # The interpreter and libraries of an ELF file, nothing for a static one.
 program_libraries()
 {
+	if is_foreign; then
+		[ "$(elf_machine "$1")" != "${ARCH_ELF[$ARCH]}" ] || foreign_libraries "$1" | sort -u
+		return
+	fi
 	{ ldd "$1" 2> /dev/null || true; } |
 		sed -n -e 's/.* => \(\/[^ ]*\) (.*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p'
+}
+
+# What ldd says, for a program that the host cannot run.
+foreign_libraries()
+{
+	local name dir file
+	{
+		readelf -lW "$1" | sed -n 's/.*program interpreter: \/lib\/\(.*\)\]/\1/p'
+		readelf -dW "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'
+	} 2> /dev/null | while read -r name; do
+		for dir in "$(sysroot)/lib" "$(sysroot)/lib"/*-linux-gnu; do
+			file=$dir/$name
+			if [ -e "$file" ]; then
+				echo "$file"
+				foreign_libraries "$file"
+				continue 2
+			fi
+		done
+		warn "$1 needs $name, which is not there for $ARCH"
+	done
 }
 
 # For a script: the interpreter of its first line, unless busybox has it.
@@ -44,6 +87,7 @@ copy_script_interpreter()
 	case "$interpreter" in
 	/bin/sh|/usr/bin/env|'') return 0 ;;
 	esac
+	interpreter=$(sysroot)$interpreter
 	[ -x "$interpreter" ] || return 0
 	copy_program "$1" "$interpreter"
 }
@@ -55,13 +99,24 @@ pack()
 		cpio --quiet --null -o -H newc -R 0:0 ) > "$2"
 }
 
+# guest_busybox: the static busybox of the guests of ARCH
+guest_busybox()
+{
+	if is_foreign; then
+		echo "$(sysroot)/bin/busybox"
+	else
+		busybox_path
+	fi
+}
+
 # base_archive FILE: busybox and init
 base_archive()
 {
 	local dir
+	need_sysroot "${SYSROOT_BASE[@]}"
 	dir=$(mktemp -d "$SCRATCH/base.XXX")
 	mkdir -p "$dir"/{bin,sbin,usr/bin,usr/sbin,lib,lib64,usr/lib,etc,proc,sys,dev,tmp}
-	cp "$(busybox_path)" "$dir/bin/busybox"
+	cp "$(guest_busybox)" "$dir/bin/busybox"
 	ln -s busybox "$dir/bin/sh"
 	cp "$ROOT/fixtures/init" "$dir/init"
 	echo 'root:x:0:0:root:/root:/bin/sh' > "$dir/etc/passwd"
@@ -87,6 +142,10 @@ shell_words()
 accelerator()
 {
 	local answer=$BUILD/kvm-probe boot
+	if is_foreign; then
+		echo tcg,thread=multi
+		return
+	fi
 	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
 	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
 		echo "$boot $(probe_kvm)" > "$answer"
@@ -151,7 +210,7 @@ kill_guest()
 
 at_exit kill_guest
 
-QEMU_BASE=(qemu-system-x86_64 -nodefaults -display none -no-reboot -m 2G)
+QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
 
 # What a command adds to QEMU's arguments.
 QEMU_EXTRA=()
@@ -166,7 +225,27 @@ guest_machine()
 		return
 	fi
 	MACHINE=(-smp '2,sockets=2' -accel "$(accelerator)")
-	[ "$(accelerator)" != kvm ] || MACHINE+=(-cpu host)
+	case "$ARCH" in
+	# with memory for tags; pauth-impdef: signed pointers without a cipher
+	arm64) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
+	*) [ "$(accelerator)" != kvm ] || MACHINE+=(-cpu host) ;;
+	esac
+}
+
+# guest_lines CONSOLE [JOB STATUS]: sets GUEST_LINES, the lines of the guest to which
+# these character devices are connected. The machine of arm64 has one UART
+# only: the others are virtio's.
+guest_lines()
+{
+	GUEST_LINES=(-serial "chardev:$1")
+	[ $# -gt 1 ] || return 0
+	case "$ARCH" in
+	arm64)
+		GUEST_LINES+=(-device virtio-serial-device -device "virtconsole,chardev=$2"
+			-device "virtconsole,chardev=$3") ;;
+	*)
+		GUEST_LINES+=(-serial "chardev:$2" -serial "chardev:$3") ;;
+	esac
 }
 
 # clock_arguments: TCG's guests see the host's time stamp counter. They measure
@@ -202,6 +281,7 @@ kernel_arguments()
 	local console=ttyS0 clock=
 	case "$1" in
 	x86_64) clock=$(clock_arguments) ;;
+	arm64) console=ttyAMA0 ;;
 	um) console=tty0 ;;
 	esac
 	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${APPEND}"
@@ -213,15 +293,16 @@ start_guest()
 {
 	local arch=$1 initramfs=$2 dir=$3
 	case "$arch" in
-	x86_64)
+	x86_64|arm64)
 		guest_machine
-		setsid "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
+		guest_lines console job status
+		setsid "${ARCH_QEMU[$arch]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
 			${GDB:+-s -S} \
 			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
 			-append "$(kernel_arguments "$arch")" \
-			-chardev "file,id=console,path=$dir/console.log" -serial chardev:console \
-			-chardev file,id=job,path=/dev/fd/3 -serial chardev:job \
-			-chardev "file,id=status,path=$dir/status,append=on" -serial chardev:status \
+			-chardev "file,id=console,path=$dir/console.log" \
+			-chardev file,id=job,path=/dev/fd/3 \
+			-chardev "file,id=status,path=$dir/status,append=on" "${GUEST_LINES[@]}" \
 			< /dev/null > "$dir/qemu.log" 2>&1 & ;;
 	um)
 		# UML polls its lines, which regular files do not bear: pipes.

@@ -180,13 +180,11 @@ apt_sources()
 		suite != "-" && $2 !~ /[-\/]/ && !done++ { print_line($1, suite, $3) }'
 }
 
+# apt_dir SUITE: where the apt of that suite has its state. SUITE@ARCH is the same
+# for packages of another architecture.
 apt_dir()
 {
-	if [ "$1" = - ]; then
-		echo "$BUILD/apt/system"
-	else
-		echo "$BUILD/apt/$1"
-	fi
+	echo "$BUILD/apt/${1/#-/system}"
 }
 
 # apt_do SUITE PROGRAM ARGS...
@@ -208,7 +206,7 @@ apt_update()
 	esac
 	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/etc"
 	: > "$dir/status"
-	apt_sources "$suite" > "$dir/sources.list"
+	apt_sources "${suite%@*}" > "$dir/sources.list"
 	[ -s "$dir/sources.list" ] ||
 		die "no Debian mirror found in the system's apt sources (/etc/apt/sources.list, /etc/apt/sources.list.d)"
 	cat > "$dir/apt.conf" <<-END
@@ -226,6 +224,11 @@ apt_update()
 	#clear APT::Update::Post-Invoke-Success;
 	#clear DPkg::Post-Invoke;
 	END
+	case "$suite" in
+	*@*)
+		printf 'APT::Architecture "%s";\nAPT::Architectures { "%s"; };\n' \
+			"${suite#*@}" "${suite#*@}" >> "$dir/apt.conf" ;;
+	esac
 	step "reading the package lists ($(basename "$dir"))" apt.log \
 		apt_do "$suite" apt-get update || return 1
 	APT_UPDATED="${APT_UPDATED-} $suite"
@@ -291,6 +294,51 @@ download_package()
 package_is_whole()
 {
 	( cd "$(dirname "$1")" && sha256sum --quiet -c "${1##*/}.sha256" ) > /dev/null 2>&1
+}
+
+#
+# Programs and libraries of another architecture, unpacked into a folder: the host's
+# dpkg knows nothing of them.
+#
+
+# sysroot: that folder for the guests of ARCH; nothing if they are of the host's
+sysroot()
+{
+	! is_foreign || echo "$(apt_dir "-@$ARCH")/root"
+}
+
+# need_sysroot PACKAGE...: they are in sysroot, with what they depend on
+need_sysroot()
+{
+	local root marker
+	is_foreign || return 0
+	root=$(sysroot)
+	marker=$root.$(printf '%s\n' "$@" | sha256sum | cut -c1-8)
+	[ ! -f "$marker" ] || return 0
+	lock "apt-$ARCH"
+	apt_update "-@$ARCH" ||
+		die "the package lists of $ARCH cannot be read: does the mirror of the system's apt sources serve it?"
+	step "downloading $* ($ARCH)" apt.log \
+		apt_do "-@$ARCH" apt-get install -y --no-install-recommends --download-only "$@" ||
+		die "the packages of $ARCH could not be downloaded"
+	step "unpacking $* ($ARCH)" apt.log unpack_sysroot "$root" ||
+		die "the packages of $ARCH could not be unpacked"
+	: > "$marker"
+	unlock "apt-$ARCH"
+}
+
+# Debian's folders lie below /usr, whatever its older packages say.
+unpack_sysroot()
+{
+	local root=$1 dir deb
+	for dir in bin sbin lib; do
+		mkdir -p "$root/usr/$dir"
+		ln -sfn "usr/$dir" "$root/$dir"
+	done
+	for deb in "$(apt_dir "-@$ARCH")"/cache/archives/*.deb; do
+		dpkg-deb --fsys-tarfile "$deb" |
+			tar -x --keep-directory-symlink --no-same-owner -C "$root" || return
+	done
 }
 
 #

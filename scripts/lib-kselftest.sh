@@ -33,30 +33,45 @@ filtered_programs()
 	done
 }
 
-# install_selftests TREE DIR [ARCH]: DIR/install as make install leaves it.
+# selftests_name: of the folder of those for ARCH; UML runs those of the host
+selftests_name()
+{
+	echo "selftests$(! is_foreign || echo "-$ARCH")"
+}
+
+# install_selftests TREE DIR: the folder selftests_name below DIR, with install/ as
+# make install leaves it, and the archive of that name in SCRATCH.
 # FORCE_TARGETS: a test that does not compile must not be left out silently.
 install_selftests()
 {
-	local tree=$1 dir=$2
-	make_flags
+	local tree=$1 dir headers=x86_64
+	dir=$2/$(selftests_name)
+	! is_foreign || headers=$ARCH
+	need_sysroot "${SYSROOT_BASE[@]}"
+	need_sysroot "${SYSROOT_SELFTESTS[@]}"
+	make_flags "$headers"
 	mkdir -p "$dir/build"
 	lock "$(out_label "$dir" | tr / -)"
 	step "kernel headers" selftests.log \
-		kmake "$tree" "$dir/build" x86_64 headers ||
+		kmake "$tree" "$dir/build" "$headers" headers ||
 		die "make headers failed; log: $LOGS/selftests.log"
 	rm -rf "$dir/install"
 	step "building the kselftests" selftests.log \
-		make_selftests "$tree" "$dir" ||
+		make_selftests "$tree" "$dir" "$headers" ||
 		die "the kselftests do not build; log: $LOGS/selftests.log"
-	selftest_archive "$dir/install" "$SCRATCH/job.cpio.tests"
+	selftest_archive "$dir/install" "$SCRATCH/$(selftests_name).cpio"
 	unlock "$(out_label "$dir" | tr / -)"
 }
 
 make_selftests()
 {
 	nice make -s -C "$1/tools/testing/selftests" O="$2/build" TARGETS=cow FORCE_TARGETS=1 \
+		ARCH="$3" CROSS_COMPILE="${ARCH_CROSS[$3]-}" \
 		SKIP_TARGETS='' INSTALL_PATH="$2/install" -j"$JOBS" install
 }
+
+# What the runner and cow_trace.sh call, for guests of another architecture
+SYSROOT_SELFTESTS=(coreutils perl-base trace-cmd linux-perf)
 
 # What the installed runner and the tests need in the guest.
 selftest_archive()
@@ -67,24 +82,33 @@ selftest_archive()
 	cp -a "$install/." "$dir/kselftest/"
 	find "$install" -type f -perm -u+x | while read -r file; do
 		program_libraries "$file"
-	done | sort -u | while read -r file; do
-		mkdir -p "$dir$(dirname "$file")"
-		cp -L "$file" "$dir$file"
-	done
-	copy_program "$dir" "$(type -P timeout)" /usr/bin/timeout
+	done | sort -u | copy_libraries "$dir"
+	copy_program "$dir" "$(guest_program timeout)" /usr/bin/timeout
 	copy_perl "$dir"
 	pack "$dir" "$2"
+}
+
+# guest_program NAME: the path of the one that a guest of ARCH gets
+guest_program()
+{
+	if is_foreign; then
+		echo "$(sysroot)/usr/bin/$1"
+	else
+		type -P "$1"
+	fi
 }
 
 # The runner prefixes lines by perl as they come; by sed only at the end.
 copy_perl()
 {
-	local modules
-	modules=$(echo /usr/lib/*/perl-base)
-	[ -x /usr/bin/perl ] && [ -d "$modules" ] || return 0
-	copy_program "$1" /usr/bin/perl
-	mkdir -p "$1$modules"
-	cp -aL "$modules/." "$1$modules/"
+	local sysroot modules target
+	sysroot=$(sysroot)
+	modules=$(echo "$sysroot"/usr/lib/*/perl-base)
+	[ -x "$sysroot/usr/bin/perl" ] && [ -d "$modules" ] || return 0
+	copy_program "$1" "$sysroot/usr/bin/perl"
+	target=$1${modules#"$sysroot"}
+	mkdir -p "$target"
+	cp -aL "$modules/." "$target/"
 }
 
 # trace-cmd and perf for cow_trace.sh: 35 MB that no other test has to unpack
@@ -93,7 +117,7 @@ tools_archive()
 	local dir
 	dir=$(mktemp -d "$SCRATCH/tools.XXX")
 	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
-		copy_program "$dir" "$(type -P trace-cmd)" /usr/bin/trace-cmd
+		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf
 	fi
 	pack "$dir" "$1"
@@ -103,13 +127,13 @@ tools_archive()
 perf_program()
 {
 	local file
-	for file in "$(type -P perf)" $(printf '%s\n' /usr/bin/perf_* | sort -rV); do
-		[ "$(head -c 4 "$file" 2> /dev/null | tr -d '\177')" != ELF ] || {
+	for file in "$(guest_program perf)" $(printf '%s\n' "$(sysroot)"/usr/bin/perf_* | sort -rV); do
+		[ ! -e "$file" ] || [ -z "$(elf_machine "$file")" ] || {
 			echo "$file"
 			return
 		}
 	done
-	type -P perf
+	guest_program perf
 }
 
 # FIXTURE.VARIANT.TEST is one test, TEST the one of that name in every variant.
@@ -147,7 +171,7 @@ run_selftests()
 	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
 	base_archive "$SCRATCH/base.cpio"
 	tools_archive "$SCRATCH/tools.cpio"
-	cat "$SCRATCH"/{base.cpio,job.cpio.tests,tools.cpio,job.cpio} > "$SCRATCH/initramfs"
+	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	if emulator_slipped "$dir/console.txt"; then

@@ -50,12 +50,14 @@ kunit_filter()
 	die "no KUnit test matches '$1'; './run_tests.sh list tests' lists them"
 }
 
-# qemu_wrapper DIR: kunit.py asks for KVM whenever the device node is there;
+# qemu_wrapper DIR ARCH: kunit.py asks for KVM whenever the device node is there;
 # this qemu does so only where KVM is known to work.
 qemu_wrapper()
 {
+	local qemu=${ARCH_QEMU[$2]-}
+	[ -n "$qemu" ] || return 0
 	mkdir -p "$1"
-	cat > "$1/qemu-system-x86_64" <<-END
+	cat > "$1/$qemu" <<-END
 	#!/bin/bash
 	arguments=()
 	while [ \$# -gt 0 ]; do
@@ -64,9 +66,9 @@ qemu_wrapper()
 		*) arguments+=("\$1"); shift ;;
 		esac
 	done
-	exec $(type -P qemu-system-x86_64) "\${arguments[@]}"
+	exec $(type -P "$qemu") "\${arguments[@]}"
 	END
-	chmod +x "$1/qemu-system-x86_64"
+	chmod +x "$1/$qemu"
 }
 
 # run_kunit TREE OUT ARCH [GLOB] [OPTIONS...]: OUT is made if need be. Records
@@ -81,7 +83,7 @@ run_kunit()
 		--kunitconfig="${KUNIT_CONFIG:-mm/tests}" --timeout="${TIMEOUT:-900}")
 	[ ! -s "$ROOT/fixtures/config/kunit-$arch.config" ] ||
 		command+=(--kunitconfig="$ROOT/fixtures/config/kunit-$arch.config")
-	make_flags
+	make_flags "$arch"
 	for option in "${MAKE_FLAGS[@]}"; do
 		command+=(--make_options="$option")
 	done
@@ -92,7 +94,7 @@ run_kunit()
 	command+=("$@")
 	[ -z "$glob" ] || command+=("$glob")
 
-	qemu_wrapper "$SCRATCH/bin"
+	qemu_wrapper "$SCRATCH/bin" "$arch"
 	open_logs
 	mkdir -p "$out"
 	KUNIT_LOG=$LOGS/kunit-$arch.log

@@ -17,14 +17,12 @@ mutant_field()
 # check_mutant FILE: prints what is wrong with its header
 check_mutant()
 {
-	local field
+	local field arch
 	for field in Mutant Hazard Arch Test Dies; do
 		[ -n "$(mutant_field "$1" "$field")" ] || echo "no '$field:' in its header"
 	done
-	case "$(mutant_field "$1" Arch)" in
-	um|x86_64|'') ;;
-	*) echo "'Arch:' must be um or x86_64" ;;
-	esac
+	arch=$(mutant_field "$1" Arch)
+	[ -z "$arch" ] || [ -n "${ARCH_TARGET[$arch]-}" ] || echo "'Arch:' must be one of ${ARCHES[*]}"
 	case "$(mutant_field "$1" Test)" in
 	'kunit '*|'kselftest '*|'') ;;
 	*) echo "'Test:' must be 'kunit SUITE.TEST' or 'kselftest PROGRAM[:TEST]'" ;;

@@ -11,6 +11,27 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 BUILD=${COW_BUILD:-$ROOT/build}
 COMMAND=${0##*/}
 
+#
+# What --arch knows, one table for each thing that differs. An architecture that
+# is in none needs nothing of the kind: UML is a program of the host.
+#
+
+ARCHES=(um x86_64 arm64)
+# make's target, and the file that is booted
+declare -A ARCH_TARGET=([um]=linux [x86_64]=vmlinux [arm64]=Image)
+declare -A ARCH_IMAGE=([um]=linux [x86_64]=vmlinux [arm64]=arch/arm64/boot/Image)
+# e_machine of its programs, as elf.h has it
+declare -A ARCH_ELF=([um]=62 [x86_64]=62 [arm64]=183)
+declare -A ARCH_QEMU=([x86_64]=qemu-system-x86_64 [arm64]=qemu-system-aarch64)
+# For one that is not the host's: the prefix of its compiler
+declare -A ARCH_CROSS=([arm64]=aarch64-linux-gnu-)
+
+# is_foreign: can the host not run the programs of ARCH?
+is_foreign()
+{
+	[ -n "$ARCH" ] && [ -n "${ARCH_CROSS[$ARCH]-}" ]
+}
+
 E_FAIL=1
 E_USAGE=2
 E_SKIP=4
@@ -280,10 +301,9 @@ set_option()
 		[ -n "$2" ] || die "--kernel needs a name or a path"
 		KERNEL=$2 ;;
 	--arch)
-		case "$2" in
-		um|x86_64) ARCH=$2 ;;
-		*) die "--arch '$2' is not supported: um or x86_64" ;;
-		esac ;;
+		[ -n "$2" ] && [ -n "${ARCH_TARGET[$2]-}" ] ||
+			die "--arch '$2' is not supported: ${ARCHES[*]}"
+		ARCH=$2 ;;
 	--filter)
 		[ -n "$2" ] || die "--filter needs a glob"
 		FILTER=$2 ;;
@@ -375,6 +395,7 @@ MORE_PACKAGES=
 host_packages()
 {
 	[ -z "$MORE_PACKAGES" ] || printf '%s\n' "$MORE_PACKAGES"
+	arch_packages "$ARCH"
 	cat <<-'END'
 	gcc		build-essential
 	make		build-essential
@@ -402,6 +423,19 @@ host_packages()
 	/usr/share/keyrings/debian-archive-keyring.gpg	debian-archive-keyring
 	END
 	echo "$(busybox_path) busybox-static"
+}
+
+# arch_packages ARCH: what only guests of that architecture need
+arch_packages()
+{
+	case "$1" in
+	arm64)
+		cat <<-'END' ;;
+		aarch64-linux-gnu-gcc	gcc-aarch64-linux-gnu
+		/usr/aarch64-linux-gnu/include/stdio.h	libc6-dev-arm64-cross
+		qemu-system-aarch64	qemu-system-arm
+		END
+	esac
 }
 
 # The static busybox of busybox-static; a dynamic one would not start as init.

@@ -19,7 +19,8 @@ line ~ /^BUG [^ ]+ \(.*\): / ||
 line ~ /^\[ BUG: / ||
 line ~ /^kernel BUG at / ||
 line ~ /^-+\[ cut here \]-+/ ||
-line ~ /^(Internal error: )?Oops[: ]/ ||
+line ~ /^Oops[: ]/ ||
+line ~ /^Internal error: / ||
 line ~ /^Oops\[/ ||
 line ~ /^general protection fault[,:]/ ||
 line ~ /^(divide error|invalid opcode|stack segment|double fault|int3|bounds|traps): [0-9a-f]* *\[?#?/ && line ~ /(SMP|PREEMPT|\[#[0-9]+\])/ ||
