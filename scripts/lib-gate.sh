@@ -10,7 +10,8 @@ GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 #
 # Checks. One file each, GROUP-NAME, with a header of "# Field: text" lines:
 # Check (what it looks at), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
-# any number), Uses (other files of ours that decide its verdict).
+# any number), Arch (whose packages it needs, too: arch_packages), Uses (other files
+# of ours that decide its verdict).
 #
 
 # all_checks: names, in the order in which they run
@@ -104,7 +105,10 @@ check_gate_options()
 need_check_packages()
 {
 	local name
-	MORE_PACKAGES=$(for name in "${CHECKS[@]}"; do check_field "$name" Needs; done | sort -u)
+	MORE_PACKAGES=$(for name in "${CHECKS[@]}"; do
+		check_field "$name" Needs
+		arch_packages "$(check_field "$name" Arch)"
+	done | sort -u)
 	need_packages
 }
 
