@@ -1891,6 +1891,44 @@ static void race_with_child(struct kunit *test)
  * asked for again.
  */
 
+/*
+ * A write fault that ends when it has looked at its neighbours, as it does if
+ * memory is short for its own page. With mmap_lock held for reading.
+ */
+static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int looked_at)
+{
+	unsigned long addr = page_addr(test, i);
+	struct mm_struct *mm = current->mm;
+	struct vm_fault vmf = {
+		.vma = vma_lookup(mm, addr),
+		.address = addr,
+		.flags = WRITE_FLAGS,
+		.pmd = mm_find_pmd(mm, addr),
+	};
+	struct cow_fault cow;
+
+	vmf.pte = get_locked_pte(mm, addr, &vmf.ptl);
+	KUNIT_ASSERT_NOT_NULL(test, vmf.pte);
+	vmf.orig_pte = ptep_get(vmf.pte);
+	cow_fault_begin(&vmf, &cow);
+	__cow_precopy_look(&vmf, &cow);
+	pte_unmap_unlock(vmf.pte, vmf.ptl);
+	KUNIT_EXPECT_EQ(test, cow.ahead.nr, looked_at);
+	cow_fault_end(&vmf, &cow);
+}
+
+/* The neighbours that were looked at are let go, and counted nowhere. */
+static void fault_fails(struct kunit *test)
+{
+	set_window(3);
+	share_pages(test, ALL_PAGES);
+	mmap_read_lock(current->mm);
+	fault_until_copy(test, FAULT, 3);
+	mmap_read_unlock(current->mm);
+	expect_region(test, 0);
+	expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
 static void allocation_fails(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -3909,6 +3947,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(race_on_fault_page),
 	KUNIT_CASE(race_on_all_neighbours),
 	KUNIT_CASE(race_with_child),
+	KUNIT_CASE(fault_fails),
 	KUNIT_CASE(allocation_fails),
 	KUNIT_CASE(allocation_fails_later),
 	KUNIT_CASE(charge_fails),
