@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Every allocation of a write fault that copies ahead fails once: the first one
+ * of a fault, then the second one of another, and so on until a fault has no
+ * more (/proc/self/fail-nth). Whichever it was, the program's write takes effect
+ * and the program goes on. If it was the faulting page's own, the fault is taken
+ * again; if it was for pages to copy ahead, there are fewer of those, or they
+ * come another way. Nobody else's memory changes, the counters say what happened,
+ * and all memory is free again in the end.
+ *
+ * Needs CONFIG_FAIL_PAGE_ALLOC, CONFIG_FAILSLAB and
+ * CONFIG_FAULT_INJECTION_DEBUG_FS.
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		192	/* pages */
+/*
+ * The page whose fault is looked at: behind a long run of written pages, and at
+ * the start of a window
+ */
+#define AT		128
+#define WINDOW		COW_ADAPTIVE_MAX
+#define TAG		13
+#define MAX_FAILURES	100
+#define TEST_TIMEOUT	300
+
+/* Enough for a leak of one page in each round to show through the noise */
+#define ROUNDS		256
+#define NOISE		(ROUNDS / 2)
+
+#define INJECT		"/sys/kernel/debug/fail_page_alloc/"
+#define INJECT_SLAB	"/sys/kernel/debug/failslab/"
+
+enum way {
+	OFF,		/* nothing is copied ahead */
+	PAGES,
+	FOLIO,		/* into one folio, if there is one */
+	REUSE,		/* nobody else has the pages any more */
+};
+
+static size_t ps;
+static char *area;
+static struct cow_child child;
+static int nth_fd = -1;
+static __u64 pfn_then[NR], pfn_now[NR];
+static struct cow_stats before, after, cost;
+static long minflt;
+
+FIXTURE(alloc_fail)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+};
+
+FIXTURE_VARIANT(alloc_fail)
+{
+	int ahead;
+	enum way way;
+	bool policy;		/* each page is asked for by itself */
+	int least;		/* so many allocations there are, at least */
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, off) {
+	.ahead = 0, .way = OFF, .least = 1,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, ahead_15) {
+	.ahead = WINDOW, .way = PAGES, .least = 2,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, ahead_15_policy) {
+	.ahead = WINDOW, .way = PAGES, .policy = true, .least = 1 + WINDOW,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, adaptive) {
+	.ahead = COW_ADAPTIVE, .way = PAGES, .least = 2,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, adaptive_policy) {
+	.ahead = COW_ADAPTIVE, .way = PAGES, .policy = true,
+	.least = 1 + WINDOW,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, folios) {
+	.ahead = COW_ADAPTIVE, .way = FOLIO, .least = 1,
+};
+
+FIXTURE_VARIANT_ADD(alloc_fail, reuse) {
+	.ahead = COW_ADAPTIVE, .way = REUSE, .least = 0,
+};
+
+/* Every allocation may fail, whoever can do without or not; no stack dumps. */
+static const char *allow_failures(struct cow_undo *undo)
+{
+	static const struct {
+		const char *path;
+		const char *value;
+	} settings[] = {
+		{ INJECT "min-order", "0" },
+		{ INJECT "ignore-gfp-wait", "N" },
+		{ INJECT "ignore-gfp-highmem", "N" },
+		{ INJECT "verbose", "0" },
+		{ INJECT_SLAB "ignore-gfp-wait", "N" },
+		{ INJECT_SLAB "verbose", "0" },
+	};
+	size_t i;
+
+	nth_fd = open("/proc/self/fail-nth", O_RDWR | O_CLOEXEC);
+	if (nth_fd < 0 && errno == ENOENT)
+		return "kernel without CONFIG_FAULT_INJECTION";
+	if (nth_fd < 0)
+		return "making allocations fail needs root";
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		if (access(settings[i].path, F_OK))
+			return "no fail_page_alloc and failslab in debugfs";
+		if (!cow_tweak(undo, settings[i].path, settings[i].value))
+			return "making allocations fail needs root";
+	}
+	return NULL;
+}
+
+/* Memory may be spread over nodes: so there is none for many pages at once. */
+static const char *set_policy(void)
+{
+	unsigned long nodes = 1;
+
+	if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &nodes,
+		    8 * sizeof(nodes)))
+		return "kernel without memory policies";
+	return NULL;
+}
+
+FIXTURE_SETUP(alloc_fail)
+{
+	const char *reason;
+
+	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	if (!reason && !cow_pfn_visible())
+		reason = "which pages were copied is for root to see";
+	if (!reason)
+		reason = allow_failures(&self->undo);
+	if (!reason && variant->way == FOLIO)
+		reason = cow_allow_folios(&self->undo);
+	if (!reason && variant->policy)
+		reason = set_policy();
+	if (reason) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+	ps = cow_page_size();
+	ASSERT_EQ(0, cow_pin_cpu());
+}
+
+FIXTURE_TEARDOWN_PARENT(alloc_fail)
+{
+	cow_undo(&self->undo);
+	cow_restore(&self->saved);
+}
+
+/* Ends when it is told to, and has found the memory unchanged by then. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return cow_check(area, NR * ps, TAG) == -1 ? 0 : 2;
+}
+
+/* The n-th allocation from now on fails; 0: none */
+static int fail_nth(int n)
+{
+	char text[16];
+	int len = snprintf(text, sizeof(text), "%d", n);
+
+	return pwrite(nth_fd, text, len, 0) == len ? 0 : -errno;
+}
+
+/* Did it? Then the kernel has counted down to 0. */
+static int has_failed(void)
+{
+	char text[16] = "";
+	ssize_t len;
+
+	len = pread(nth_fd, text, sizeof(text) - 1, 0);
+	return len > 0 ? atoi(text) == 0 : -EIO;
+}
+
+/* Pages 0 to AT - 1 written, those behind them shared with a child, or not */
+static void share(struct __test_metadata *_metadata, enum way way)
+{
+	int i;
+
+	area = cow_map(NR * ps, cow_pmd_size());
+	ASSERT_NE(NULL, area);
+	/* Small pages to begin with */
+	cow_fill(area, NR * ps, TAG);
+	if (way == FOLIO)
+		ASSERT_EQ(0, madvise(area, NR * ps, MADV_HUGEPAGE));
+	ASSERT_EQ(0, cow_child_fork(&child, keeps, NULL));
+	ASSERT_EQ(1, cow_child_recv(&child));
+	ASSERT_EQ(0, cow_child_settle(&child));
+	if (way == REUSE)
+		ASSERT_EQ(0, cow_child_end(&child));
+	for (i = 0; i < AT; i++)
+		cow_touch(area + i * ps, 'w');
+}
+
+static void unshare(struct __test_metadata *_metadata, enum way way)
+{
+	if (way != REUSE)
+		EXPECT_EQ(0, cow_child_end(&child));
+	cow_unmap(area, NR * ps);
+}
+
+/* Write to page AT while the n-th allocation fails. Return: there was an n-th */
+static int write_page(struct __test_metadata *_metadata, int n)
+{
+	int failed;
+
+	/* Once in vain: what this writes to may be shared with the child, too. */
+	memset(pfn_now, 0, sizeof(pfn_now));
+	ASSERT_EQ(0, cow_pfns(area, NR, pfn_then));
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	ASSERT_EQ(0, cow_stats_read_pid(&before, 0));
+	ASSERT_EQ(0, fail_nth(0));
+	ASSERT_NE(-EIO, has_failed());
+	minflt = cow_minflt();
+	minflt = cow_minflt();
+	ASSERT_EQ(0, fail_nth(n));
+	cow_touch(area + AT * ps, 'w');
+	failed = has_failed();
+	ASSERT_EQ(0, fail_nth(0));
+	minflt = cow_minflt() - minflt;
+	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
+	cow_stats_delta(&cost, &before, &after);
+	ASSERT_EQ(0, cow_pfns(area, NR, pfn_now));
+	return failed;
+}
+
+/* Every page that was written to has the 'w', and all else is as before. */
+static void check_content(struct __test_metadata *_metadata)
+{
+	const size_t word = sizeof(__u64);
+	int i;
+
+	for (i = 0; i <= AT; i++) {
+		EXPECT_EQ('w', area[i * ps]);
+		EXPECT_EQ(-1, cow_check(area + i * ps + word, ps - word, TAG))
+			TH_LOG("page %d", i);
+	}
+	EXPECT_EQ(-1, cow_check(area + i * ps, (NR - i) * ps, TAG));
+	EXPECT_EQ((long)(NR * ps / 1024), cow_smaps_kb(area, "Rss"));
+	EXPECT_EQ((long)(NR * ps / 1024), cow_smaps_kb(area, "Anonymous"));
+}
+
+/* How many pages are not those that they were? Page AT apart, a run behind it */
+static int count_moved(struct __test_metadata *_metadata)
+{
+	int i, moved = 0;
+
+	for (i = 0; i < NR; i++)
+		moved += i != AT && pfn_now[i] != pfn_then[i];
+	for (i = AT + 1; i <= AT + moved && i < NR; i++)
+		EXPECT_NE(pfn_then[i], pfn_now[i])
+			TH_LOG("page %d", i);
+	return moved;
+}
+
+/* The counters say what can be seen, and nothing else. */
+static void check_counts(struct __test_metadata *_metadata, enum way way,
+			 int moved)
+{
+	const bool reuse = way == REUSE;
+	const int wanted = way == PAGES || way == FOLIO ? WINDOW : 0;
+
+	EXPECT_EQ(1, minflt);
+	EXPECT_EQ(!reuse, cost.v[COW_FAULTS]);
+	EXPECT_EQ(reuse, cost.v[COW_REUSED]);
+	EXPECT_EQ(reuse ? COW_BLOCK - 1 : 0, cost.v[COW_REUSE_AHEAD]);
+	EXPECT_EQ(moved, (int)cost.v[COW_SUCCESS]);
+	EXPECT_LE(moved, wanted);
+	/* One of those that are missing is counted, for all. */
+	EXPECT_EQ(moved < wanted, cost.v[COW_SKIP_NOMEM]);
+	EXPECT_EQ(cost.v[COW_SKIP_NOMEM], cost.skips);
+	EXPECT_TRUE(cow_stats_balanced(&cost));
+}
+
+/* One fault, with everything that is to be seen of it. Return: as write_page() */
+static int one_fault(struct __test_metadata *_metadata, enum way way, int n)
+{
+	int failed;
+
+	share(_metadata, way);
+	failed = write_page(_metadata, n);
+	check_content(_metadata);
+	check_counts(_metadata, way, count_moved(_metadata));
+	unshare(_metadata, way);
+	return failed;
+}
+
+TEST_F_TIMEOUT(alloc_fail, each_once, TEST_TIMEOUT)
+{
+	int n;
+
+	for (n = 1; n < MAX_FAILURES; n++) {
+		if (!one_fault(_metadata, variant->way, n))
+			break;
+		ASSERT_TRUE(_metadata->exit_code == KSFT_PASS)
+			TH_LOG("when allocation %d failed", n);
+	}
+	TH_LOG("%d allocations", n - 1);
+	EXPECT_GT(MAX_FAILURES, n);
+	EXPECT_LE(variant->least, n - 1);
+}
+
+/* Pages that are free, those that wait in per-CPU lists among them */
+static long free_pages(struct __test_metadata *_metadata)
+{
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, cow_write_file("/proc/sys/vm/compact_memory", "1"));
+	return cow_file_key("/proc/vmstat", "nr_free_pages");
+}
+
+TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
+{
+	long lost;
+	int i, n;
+
+	if (access("/proc/sys/vm/compact_memory", W_OK))
+		SKIP(return, "kernel without CONFIG_COMPACTION");
+	for (n = 1; n < MAX_FAILURES; n++) {
+		/* The first one fills caches. */
+		share(_metadata, variant->way);
+		if (!write_page(_metadata, n))
+			break;
+		unshare(_metadata, variant->way);
+		lost = free_pages(_metadata);
+		for (i = 0; i < ROUNDS; i++) {
+			share(_metadata, variant->way);
+			write_page(_metadata, n);
+			unshare(_metadata, variant->way);
+		}
+		lost -= free_pages(_metadata);
+		EXPECT_LE(lost, NOISE)
+			TH_LOG("%ld pages lost in %d rounds, when allocation %d fails",
+			       lost, ROUNDS, n);
+	}
+	unshare(_metadata, variant->way);
+}
+
+TEST_HARNESS_MAIN
