@@ -225,10 +225,12 @@ guest_machine()
 		return
 	fi
 	MACHINE=(-smp '2,sockets=2' -accel "$(accelerator)")
-	case "$ARCH" in
+	case "$ARCH-$(accelerator)" in
 	# with memory for tags; pauth-impdef: signed pointers without a cipher
-	arm64) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
-	*) [ "$(accelerator)" != kvm ] || MACHINE+=(-cpu host) ;;
+	arm64-*) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
+	*-kvm) MACHINE+=(-cpu host) ;;
+	# the one that TCG takes anyway, with second page tables for guests of its own
+	*) MACHINE+=(-cpu 'qemu64,+svm,+npt') ;;
 	esac
 }
 
