@@ -20,7 +20,7 @@
 #define PROT_MTE	0x20
 #endif
 #ifndef HWCAP2_MTE
-#define HWCAP2_MTE	(1 << 18)
+#define HWCAP2_MTE	0x40000
 #endif
 
 #define NR		256	/* pages */
