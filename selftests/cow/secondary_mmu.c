@@ -117,10 +117,10 @@ FIXTURE_SETUP(secondary_mmu)
 	const char *reason;
 
 	reason = cow_setup(&self->saved, variant->ahead, 0);
-	if (reason)
-		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
+	if (!reason && variant->folios)
+		reason = cow_allow_folios(&self->undo);
 	if (reason) {
+		cow_undo(&self->undo);
 		cow_restore(&self->saved);
 		SKIP(return, "%s", reason);
 	}
@@ -129,6 +129,7 @@ FIXTURE_SETUP(secondary_mmu)
 	if (m->fd < 0) {
 		int err = errno;
 
+		cow_undo(&self->undo);
 		cow_restore(&self->saved);
 		if (err == ENOENT || err == ENODEV || err == ENXIO)
 			SKIP(return, "no " DEVICE ": test_hmm is not loaded");
