@@ -1910,6 +1910,7 @@ static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int lo
 	vmf.pte = get_locked_pte(mm, addr, &vmf.ptl);
 	KUNIT_ASSERT_NOT_NULL(test, vmf.pte);
 	vmf.orig_pte = ptep_get(vmf.pte);
+	vmf.page = pte_page(vmf.orig_pte);
 	cow_fault_begin(&vmf, &cow);
 	__cow_precopy_look(&vmf, &cow);
 	pte_unmap_unlock(vmf.pte, vmf.ptl);

@@ -12,6 +12,7 @@
  * CONFIG_FAULT_INJECTION_DEBUG_FS.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/mempolicy.h>
 #include <stdlib.h>
 #include <string.h>
@@ -329,10 +330,39 @@ static long free_pages(struct __test_metadata *_metadata)
 	return cow_file_key("/proc/vmstat", "nr_free_pages");
 }
 
+/* Memory that is gone after many faults whose n-th allocation failed, in pages */
+static long lost_pages(struct __test_metadata *_metadata, enum way way, int n)
+{
+	long lost = free_pages(_metadata);
+	int i;
+
+	for (i = 0; i < ROUNDS; i++) {
+		share(_metadata, way);
+		write_page(_metadata, n);
+		unshare(_metadata, way);
+	}
+	return lost - free_pages(_metadata);
+}
+
+/* What the rest of the system takes meanwhile differs; a leak is there each time. */
+static long least_lost(struct __test_metadata *_metadata, enum way way, int n)
+{
+	long least = LONG_MAX;
+	int i;
+
+	for (i = 0; i < 3 && least > NOISE; i++) {
+		long lost = lost_pages(_metadata, way, n);
+
+		if (lost < least)
+			least = lost;
+	}
+	return least;
+}
+
 TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
 {
 	long lost;
-	int i, n;
+	int n;
 
 	if (access("/proc/sys/vm/compact_memory", W_OK))
 		SKIP(return, "kernel without CONFIG_COMPACTION");
@@ -342,13 +372,7 @@ TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
 		if (!write_page(_metadata, n))
 			break;
 		unshare(_metadata, variant->way);
-		lost = free_pages(_metadata);
-		for (i = 0; i < ROUNDS; i++) {
-			share(_metadata, variant->way);
-			write_page(_metadata, n);
-			unshare(_metadata, variant->way);
-		}
-		lost -= free_pages(_metadata);
+		lost = least_lost(_metadata, variant->way, n);
 		EXPECT_LE(lost, NOISE)
 			TH_LOG("%ld pages lost in %d rounds, when allocation %d fails",
 			       lost, ROUNDS, n);

@@ -32,7 +32,7 @@
 #define PAGES		64	/* a multiple of any window and the page itself */
 #define TRIES		5
 #define NOBODY		65534
-#define FILE_SIZE	16384	/* more than a file of counters has */
+#define FILE_SIZE	65536	/* more than the histogram has with all buckets used */
 #define PROCESS_FILE	"/proc/self/cow_stats"
 #define HIST_FILE	"/proc/cow_histogram"
 
