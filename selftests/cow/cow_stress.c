@@ -81,6 +81,7 @@ static char *area, *spare;
 static __u32 tag_of[MAX_PAGES][2];
 static unsigned int next_tag;
 static bool alone;	/* a child: owns all pages, and needs no lock */
+static bool no_lazyfree;	/* it would lose pages */
 /* Or who forks would wait forever. */
 static pthread_rwlock_t lock =
 	PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -260,6 +261,44 @@ static bool discard(struct thread *t)
 	return true;
 }
 
+/*
+ * A page that was swapped in without the swap cache is clean, and nowhere else.
+ * Once a child that shares it has said MADV_FREE, 6.12 drops it for its parent,
+ * too, whether anything is copied ahead or not.
+ */
+static int lose_page(void)
+{
+	char *page = mmap(NULL, ps, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pid_t pid;
+
+	/* What is to be freed waits in a list of the CPU. */
+	if (page == MAP_FAILED || cow_pin_cpu())
+		return 2;
+	*page = 'x';
+	madvise(page, ps, MADV_PAGEOUT);
+	cow_peek(page);
+	pid = fork();
+	if (!pid)
+		_exit(!!madvise(page, ps, MADV_FREE));
+	if (waitpid(pid, NULL, 0) != pid)
+		return 2;
+	madvise(page, ps, MADV_PAGEOUT);
+	return *page != 'x';
+}
+
+/* Does this kernel? Found out by a process that may be pinned to a CPU. */
+static bool loses_pages(void)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(lose_page());
+	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+	       WEXITSTATUS(status) == 1;
+}
+
 /* Each page is what it was, or zero, until it is written to. */
 static bool lazyfree(struct thread *t)
 {
@@ -404,7 +443,7 @@ static bool do_op(struct thread *t)
 	case DISCARD:
 		return discard(t);
 	case LAZYFREE:
-		return lazyfree(t);
+		return no_lazyfree || lazyfree(t);
 	case UNMAP:
 		return unmap(t);
 	case MOVE:
@@ -676,6 +715,10 @@ TEST_F_TIMEOUT(cow_stress, everything, TEST_TIMEOUT)
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
 		  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, sh);
+
+	no_lazyfree = loses_pages();
+	if (no_lazyfree)
+		TH_LOG("without MADV_FREE, by which this kernel loses pages");
 
 	/* Whatever is there; all of it needs root. */
 	make_cgroup(self->cgroup, sizeof(self->cgroup));
