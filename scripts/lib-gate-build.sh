@@ -9,11 +9,7 @@ build_tree()
 {
 	GB_TREE=$G_DIR/tree
 	if [ ! -f "$G_DIR/whole" ]; then
-		rm -rf "$GB_TREE"
-		kgit -C "$K_TREE" worktree prune
-		step "laying out the gate's tree" unpack.log \
-			kgit -C "$K_TREE" worktree add -f --detach "$GB_TREE" "$G_BASE" ||
-			die "the gate's tree could not be made"
+		lay_out_tree "the gate's tree" "$GB_TREE" "$G_BASE"
 		: > "$G_DIR/whole"
 	fi
 }

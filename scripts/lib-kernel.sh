@@ -726,18 +726,24 @@ source_tree()
 	fi
 }
 
+# lay_out_tree WHAT DIR COMMIT: another working tree of the prepared one's repository.
+# Forced twice: git keeps a lock on one that was cut off while it was laid out.
+lay_out_tree()
+{
+	rm -rf "$2"
+	kgit -C "$K_TREE" worktree prune
+	step "laying out $1" unpack.log kgit -C "$K_TREE" worktree add -f -f --detach "$2" "$3" ||
+		die "$1 could not be laid out"
+}
+
 prepare_unpatched()
 {
 	local tree=$K_DIR/unpatched/tree base
 	lock "$K_NAME.unpatched"
 	base=$(kgit -C "$K_TREE" rev-parse base)
 	if [ "$base" != "$(cat "$K_DIR/unpatched/base" 2> /dev/null)" ]; then
-		rm -rf "$tree"
 		mkdir -p "$K_DIR/unpatched"
-		kgit -C "$K_TREE" worktree prune
-		step "laying out the unpatched tree" unpack.log \
-			kgit -C "$K_TREE" worktree add -f --detach "$tree" base ||
-			die "the unpatched tree could not be made"
+		lay_out_tree "the unpatched tree" "$tree" base
 		echo "$base" > "$K_DIR/unpatched/base"
 	fi
 	unlock "$K_NAME.unpatched"
