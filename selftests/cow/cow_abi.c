@@ -110,8 +110,11 @@ static int count_writes(struct cow_stats *delta, enum kind kind, char *area)
 	}
 	if (kind == LEFT && cow_child_end(&child))
 		return -ECHILD;
-	/* The first one writes to what it needs itself. */
-	ret = cow_stats_read(&before) ?: cow_stats_read(&before);
+	/*
+	 * The first one writes to what the others need themselves: @after may
+	 * be on a page of the stack of its own, and that is shared, too.
+	 */
+	ret = cow_stats_read(&after) ?: cow_stats_read(&before);
 	for (i = 0; i < PAGES; i++)
 		cow_touch(area + i * ps, 2);
 	ret = ret ?: cow_stats_read(&after);
