@@ -1151,6 +1151,106 @@ TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
 }
 
 /*
+ * In the swap cache, and the child gives pages up while we copy them: whoever is
+ * the last one to have a page also takes it out of the swap cache.
+ */
+
+struct dropper {
+	const int *order;
+	int nr;
+	int go;		/* shared with the child */
+};
+
+static int drops_at_once(struct cow_child *self, void *arg)
+{
+	struct dropper *d = arg;
+	int i;
+
+	if (cow_leave_cpu())
+		return 1;
+	for (i = 0; i < d->nr; i++)
+		cow_peek(area + i * ps);
+	if (cow_child_send(self, 1))
+		return 2;
+	while (!__atomic_load_n(&d->go, __ATOMIC_ACQUIRE))
+		;
+	for (i = 0; i < d->nr; i++)
+		if (madvise(area + d->order[i] * ps, ps, MADV_DONTNEED))
+			return 3;
+	return cow_child_recv(self) == -EPIPE ? 0 : 4;
+}
+
+/* d->nr pages in the swap cache, ours and the child's; or how many could not */
+static int share_swap_cache(struct __test_metadata *_metadata,
+			    struct dropper *d)
+{
+	int i, missing = 0;
+
+	map_len = d->nr * ps;
+	map = cow_map(map_len, table * ps);
+	area = map;
+	if (!map)
+		return d->nr;
+	cow_fill(area, map_len, TAG);
+	if (folios)
+		madvise(area, map_len, MADV_HUGEPAGE);
+	madvise(area, map_len, MADV_PAGEOUT);
+	for (i = 0; i < d->nr; i++)
+		missing += !(cow_pagemap(area + i * ps) & COW_PM_SWAP);
+	d->go = 0;
+	ASSERT_EQ(0, cow_child_fork(&child, drops_at_once, d));
+	ASSERT_EQ(1, cow_child_recv(&child));
+	for (i = 0; i < d->nr; i++)
+		cow_peek(area + i * ps);
+	memset(written, 0, sizeof(written));
+	return missing;
+}
+
+TEST_F_TIMEOUT(adaptive, dropped_from_swap_while_copied, TEST_TIMEOUT)
+{
+	const int nr = 512, rounds = 24;
+	__u64 rnd = seed;
+	struct dropper *d;
+	long cached, left;
+	int try, round;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "one CPU");
+	d = mmap(NULL, sizeof(*d), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, d);
+	d->nr = nr;
+	d->order = order;
+	/* Others may swap, too. */
+	for (try = 0; try < COW_TRIES; try++) {
+		cached = cow_meminfo_kb("SwapCached");
+		for (round = 0; round < rounds; round++) {
+			if (round % 2)
+				order_upward(nr);
+			else
+				order_random(nr, &rnd);
+			if (share_swap_cache(_metadata, d) > nr / 2) {
+				__atomic_store_n(&d->go, 1, __ATOMIC_RELEASE);
+				unshare(_metadata, false);
+				SKIP(return, "pages do not go to swap");
+			}
+			order_upward(nr);
+			__atomic_store_n(&d->go, 1, __ATOMIC_RELEASE);
+			write_pages(_metadata, nr);
+			check_content(_metadata, nr);
+			unshare(_metadata, false);
+		}
+		left = cow_meminfo_kb("SwapCached") - cached;
+		if (left <= 0)
+			break;
+		TH_LOG("try %d: %ld kB are left in the swap cache", try + 1,
+		       left);
+	}
+	EXPECT_GE(0, left)
+		TH_LOG("COW_SEED=%llu", seed);
+}
+
+/*
  * A crowd: processes that fork, write, give memory up and exit at random. Each
  * one knows what it has written to which page, and inherits that knowledge.
  */

@@ -500,6 +500,13 @@ long long cow_file_key(const char *path, const char *key)
 	return val;
 }
 
+long cow_meminfo_kb(const char *key)
+{
+	cow_drain_lru();
+	cow_write_file("/proc/sys/vm/stat_refresh", "1");
+	return cow_file_key("/proc/meminfo", key);
+}
+
 long cow_minflt(void)
 {
 	struct rusage ru;
@@ -520,6 +527,22 @@ int cow_pin_cpu(void)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	return sched_setaffinity(0, sizeof(set), &set) ? -errno : 0;
+}
+
+int cow_leave_cpu(void)
+{
+	int here = sched_getcpu(), cpu;
+	cpu_set_t set;
+
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (cpu == here)
+			continue;
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (!sched_setaffinity(0, sizeof(set), &set))
+			return 0;
+	}
+	return -ENOENT;
 }
 
 int cow_drain_lru(void)

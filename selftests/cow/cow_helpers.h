@@ -239,6 +239,8 @@ long cow_smaps_kb(const void *addr, const char *key);
 long cow_status_kb(const char *key);
 /* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
 long long cow_file_key(const char *path, const char *key);
+/* The kB of a line of /proc/meminfo, with every CPU's part of the count, or -1 */
+long cow_meminfo_kb(const char *key);
 
 /*
  * Faults of this thread, and the CPU it runs on
@@ -252,6 +254,8 @@ long cow_minflt(void);
  * only the batch of its own CPU before it decides to reuse or to copy.
  */
 int cow_pin_cpu(void);
+/* Go to another CPU than the one we are pinned to; -ENOENT if there is none */
+int cow_leave_cpu(void);
 /*
  * Empty these batches on the CPU we are on. munmap() did it up to 6.12;
  * madvise(MADV_COLD) begins with it on all kernels, whatever it is told.

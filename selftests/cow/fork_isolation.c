@@ -1268,14 +1268,6 @@ TEST_F_TIMEOUT(fork_isolation, swapped_out, TEST_TIMEOUT)
 	ASSERT_TRUE(play(steps, ARRAY_SIZE(steps))) TH_LOG("%s", w->msg);
 }
 
-/* Pages in Mlocked of /proc/meminfo, with every CPU's part of the count */
-static long mlocked_kb(void)
-{
-	cow_drain_lru();
-	cow_write_file("/proc/sys/vm/stat_refresh", "1");
-	return cow_file_key("/proc/meminfo", "Mlocked");
-}
-
 TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 {
 	const int nr = 64;
@@ -1285,14 +1277,14 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	/* The per-CPU batches to drain are those of this CPU. */
 	ASSERT_EQ(0, cow_pin_cpu());
 	vm_before = cow_status_kb("VmLck");
-	base = mlocked_kb();
+	base = cow_meminfo_kb("Mlocked");
 	ASSERT_GE(base, 0);
 	ASSERT_TRUE(simple_region(nr));
 	if (mlock(w->page[0][0], nr * w->page_size))
 		SKIP(return, "mlock: %s", strerror(errno));
 	vm_locked = cow_status_kb("VmLck");
 	ASSERT_EQ(vm_before + kb, vm_locked);
-	locked = mlocked_kb();
+	locked = cow_meminfo_kb("Mlocked");
 	/* Someone else may lock some too, but not that many. */
 	ASSERT_LT(labs(locked - base - kb), kb / 8);
 
@@ -1300,13 +1292,13 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 
 	/* Every page is another one now, and just as locked. */
 	EXPECT_EQ(vm_locked, cow_status_kb("VmLck"));
-	now = mlocked_kb();
+	now = cow_meminfo_kb("Mlocked");
 	EXPECT_LT(labs(now - locked), kb / 4)
 		TH_LOG("%ld kB, %ld before; COW_SEED=%llu", now, locked, w->seed);
 	EXPECT_EQ(kb, cow_smaps_kb(w->page[0][0], "Locked"));
 	cow_unmap(w->page[0][0], nr * w->page_size);
 	EXPECT_EQ(vm_before, cow_status_kb("VmLck"));
-	EXPECT_LT(labs(mlocked_kb() - base), kb / 4);
+	EXPECT_LT(labs(cow_meminfo_kb("Mlocked") - base), kb / 4);
 }
 
 TEST_F_TIMEOUT(fork_isolation, private_file, TEST_TIMEOUT)
