@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -613,6 +614,13 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 	return 0;
 }
 
+bool cow_hw_dirty(void)
+{
+	struct utsname uts;
+
+	return !uname(&uts) && !strcmp(uts.machine, "x86_64");
+}
+
 /* The most that a window can have, the faulting page included: aligned to it */
 static int upward_block(bool reuse)
 {
@@ -627,7 +635,7 @@ static int upward_window(int run, bool reuse)
 	if (run < 2)
 		return 0;
 	if (!reuse)
-		run = run < 16 ? 1 : run / 8;
+		run = run < 16 || !cow_hw_dirty() ? 1 : run / 8;
 	return run < left ? run : left;
 }
 

@@ -285,6 +285,12 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr);
 int cow_pfns(const void *addr, int nr, __u64 *pfn);
 
 /*
+ * Does hardware note in the page table that a page was written to? Elsewhere, a
+ * run of written pages is worth one copy ahead, and no more.
+ */
+bool cow_hw_dirty(void);
+
+/*
  * What to expect when nr pages, of which the first one is aligned to COW_BLOCK
  * pages and has nothing written before it, are written upward with a window of
  * ahead pages: the faults, and how many of them have a window. Of an adaptive
