@@ -97,6 +97,19 @@ static int keeps(struct cow_child *self, void *arg)
 }
 
 /*
+ * Memory that begins with a page table, all of them in one table of page tables:
+ * a run is not looked for beyond that.
+ */
+static char *map_tables(size_t len)
+{
+	size_t align = table * ps;
+
+	while (align < len)
+		align *= 2;
+	return cow_map(len, align);
+}
+
+/*
  * nr pages, the first one at this place of its page table, shared with a child
  * (which is gone again if gone says so); advice is 0 or for madvise()
  */
@@ -107,7 +120,7 @@ static void share(struct __test_metadata *_metadata, int nr, size_t offset,
 
 	ASSERT_LE(nr, MAX_NR);
 	map_len = len + offset * ps;
-	map = cow_map(map_len, table * ps);
+	map = map_tables(map_len);
 	ASSERT_NE(NULL, map);
 	area = map + offset * ps;
 	/* All pages of area are in a VMA of their own. */
@@ -880,7 +893,7 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_and_merged, TEST_TIMEOUT)
 		SKIP(return, "kernel without soft-dirty tracking");
 	for (new = 0; new < 3; new++) {
 		map_len = 3 * len;
-		map = cow_map(map_len, table * ps);
+		map = map_tables(map_len);
 		ASSERT_NE(NULL, map);
 		ASSERT_EQ(0, mprotect(map + len, len, exec));
 		cow_fill(map, map_len, TAG);
@@ -1203,7 +1216,7 @@ static long share_swap_cache(struct __test_metadata *_metadata,
 	int i;
 
 	map_len = d->nr * ps;
-	map = cow_map(map_len, table * ps);
+	map = map_tables(map_len);
 	ASSERT_NE(NULL, map);
 	area = map;
 	cow_fill(area, map_len, TAG);
