@@ -765,7 +765,7 @@ judge_submission()
 	wrong=$(check_submission "$file" | paste -sd';')
 	if [ -z "$wrong" ]; then
 		start_ticker "$name" "$start"
-		bash "$ROOT/scripts/gate" --series "$file" --base "$(submission_base "$file" "$kernel")" \
+		COW_RESULTS='' bash "$ROOT/scripts/gate" --series "$file" --base "$(submission_base "$file" "$kernel")" \
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
