@@ -205,7 +205,10 @@ static bool selected(int me, int i, int sel, __u64 *rnd, int *run)
 	case RANDOM:
 		return !(cow_rand(rnd) % 3);
 	case SPARSE:
-		return !(cow_rand(rnd) % 16);
+		/* One of every 16, so that there always is one. */
+		if (!(i % 16))
+			*run = cow_rand(rnd) % 16;
+		return i % 16 == *run;
 	case LAST:
 		return w->vma_last[i];
 	case EDGES:
