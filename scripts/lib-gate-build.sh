@@ -9,6 +9,7 @@ build_tree()
 {
 	GB_TREE=$G_DIR/tree
 	if [ ! -f "$G_DIR/whole" ]; then
+		prepare_unpatched
 		lay_out_tree "the gate's tree" "$GB_TREE" "$G_BASE"
 		: > "$G_DIR/whole"
 	fi

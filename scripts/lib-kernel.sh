@@ -353,7 +353,7 @@ kgit()
 	GIT_AUTHOR_NAME="${GIT_AUTHOR_NAME-COW test suite}" \
 	GIT_AUTHOR_EMAIL="${GIT_AUTHOR_EMAIL-cow@localhost}" \
 	GIT_COMMITTER_NAME="COW test suite" GIT_COMMITTER_EMAIL=cow@localhost \
-		git -c gc.auto=0 -c core.hooksPath=/dev/null -c commit.gpgSign=false \
+		git -c gc.auto=0 -c core.trustctime=false -c core.hooksPath=/dev/null -c commit.gpgSign=false \
 		-c core.autocrlf=false -c advice.detachedHead=false \
 		-c safe.directory='*' "$@"
 }
@@ -732,8 +732,27 @@ lay_out_tree()
 {
 	rm -rf "$2"
 	kgit -C "$K_TREE" worktree prune
-	step "laying out $1" unpack.log kgit -C "$K_TREE" worktree add -f -f --detach "$2" "$3" ||
+	step "laying out $1" unpack.log working_tree "$2" "$3" ||
 		die "$1 could not be laid out"
+}
+
+working_tree()
+{
+	kgit -C "$K_TREE" worktree add -f -f --no-checkout --detach "$1" "$2" || return
+	link_unpatched "$1"
+	kgit -C "$1" reset -q --hard
+}
+
+# link_unpatched DIR: a kernel takes 1.5 GB, of which a series changes next to nothing:
+# what is the same is linked to the unpatched tree's files. git replaces files and never
+# writes into them; the prepared tree's are not shared, for people edit those. Whatever
+# cannot be linked git writes.
+link_unpatched()
+{
+	local from=$K_DIR/unpatched/tree
+	[ -f "$K_DIR/unpatched/base" ] && [ "$from" != "$1" ] || return 0
+	find "$from" -mindepth 1 -maxdepth 1 ! -name .git -exec cp -al -t "$1" {} + || true
+	cp "$(kgit -C "$from" rev-parse --git-path index)" "$(kgit -C "$1" rev-parse --git-path index)"
 }
 
 prepare_unpatched()
@@ -743,6 +762,7 @@ prepare_unpatched()
 	base=$(kgit -C "$K_TREE" rev-parse base)
 	if [ "$base" != "$(cat "$K_DIR/unpatched/base" 2> /dev/null)" ]; then
 		mkdir -p "$K_DIR/unpatched"
+		rm -f "$K_DIR/unpatched/base"
 		lay_out_tree "the unpatched tree" "$tree" base
 		echo "$base" > "$K_DIR/unpatched/base"
 	fi

@@ -529,6 +529,21 @@ show_tail()
 	tail -n "$lines" "$log" | tr -d '\r' | sed 's/^/  | /' >&2
 }
 
+# say_room MB: says it if there is less room for what we build. A full disk takes
+# the messages of what fails by it, too: logs are empty.
+say_room()
+{
+	local left
+	left=$(room "$BUILD")
+	[ "$left" -ge "$1" ] || say "only $left MB are free for $BUILD"
+}
+
+# room DIR: MB, on the disk that holds it
+room()
+{
+	df -Pm -- "$1" | awk 'END { print $4 }'
+}
+
 #
 # Steps: what takes long says what it does and for how long, on a terminal in
 # one line that counts up, elsewhere in plain lines. The output goes to a log.
@@ -582,6 +597,7 @@ step()
 	elif [ "$status" -ne 0 ]; then
 		say "$what: failed after $((SECONDS - start))s; log: $log"
 		show_tail "$log"
+		say_room 100
 	elif is_terminal || [ $((SECONDS - start)) -ge 5 ]; then
 		say "$what: $((SECONDS - start))s"
 	fi
