@@ -9,7 +9,7 @@
  */
 #include <kunit/static_stub.h>
 #include <kunit/test.h>
-#include <linux/bitmap.h>
+#include <linux/bits.h>
 #include <linux/delay.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
@@ -45,13 +45,19 @@
 /* Page number of what most tests look at. */
 #define FIRST		64
 
-#define ALL_PAGES	GENMASK(NR_PAGES - 1, 0)
+#define ALL_PAGES	GENMASK_ULL(NR_PAGES - 1, 0)
 /* The window of tests that need one, of whatever size. */
 #define WINDOW		15
 /* The pages that a fault at FAULT replaces if it copies @n pages ahead. */
-#define COPIED(n)	GENMASK(FAULT + (n), FAULT)
+#define COPIED(n)	GENMASK_ULL(FAULT + (n), FAULT)
 
 #define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
+
+/* Sets of pages are u64: the region has more pages than 32-bit words have bits. */
+static bool has_page(u64 pages, unsigned int i)
+{
+	return pages & BIT_ULL(i);
+}
 
 /**
  * struct page_state - what one address space has at one page of the region
@@ -142,9 +148,9 @@ struct fixture {
 	bool was_on;
 	int old_window;
 	int old_max;
-	unsigned long clean;
-	unsigned long large;
-	unsigned long split;
+	u64 clean;
+	u64 large;
+	u64 split;
 	struct folio *old;
 	int old_lost;
 	struct page *odd;
@@ -354,12 +360,14 @@ static void write_alone(struct kunit *test, unsigned int i)
 	fault(test, i, WRITE_FLAGS | FAULT_FLAG_REMOTE);
 }
 
-static void populate(struct kunit *test, unsigned long pages)
+static void populate(struct kunit *test, u64 pages)
 {
 	struct page *page;
 	unsigned int i;
 
-	for_each_set_bit(i, &pages, NR_PAGES) {
+	for (i = 0; i < NR_PAGES; i++) {
+		if (!has_page(pages, i))
+			continue;
 		write_alone(test, i);
 		page = read_page(test, current->mm, i);
 		KUNIT_ASSERT_NOT_NULL(test, page);
@@ -605,12 +613,12 @@ static void expect_unchanged(struct kunit *test, unsigned int i)
 static bool wants_clean(const struct fixture *f, unsigned int i)
 {
 #ifdef CONFIG_ARM64_CONTPTE
-	unsigned long block = GENMASK(CONT_PTES - 1, 0) << round_down(i, CONT_PTES);
+	u64 block = GENMASK_ULL(CONT_PTES - 1, 0) << round_down(i, CONT_PTES);
 
 	if (!(block & ~(f->large | f->split)) && (block & ~f->clean))
 		return false;
 #endif
-	return test_bit(i, &f->clean);
+	return has_page(f->clean, i);
 }
 
 /* The parent has a page of its own, and the child what it had. */
@@ -618,7 +626,7 @@ static void expect_copied(struct kunit *test, unsigned int i)
 {
 	struct fixture *f = test->priv;
 	struct page_state is = read_state(test, f->parent.mm, i);
-	int nr = test_bit(i, &f->large) ? hweight_long(f->large) : 1;
+	int nr = has_page(f->large, i) ? hweight64(f->large) : 1;
 
 	expect_less(test, &f->child, i, 1, 1);
 	KUNIT_EXPECT_TRUE_MSG(test, pte_present(is.pte), "PTE %u", i);
@@ -629,12 +637,12 @@ static void expect_copied(struct kunit *test, unsigned int i)
 	KUNIT_EXPECT_TRUE_MSG(test, pte_write(is.pte), "PTE %u is read-only", i);
 	KUNIT_EXPECT_EQ_MSG(test, !pte_dirty(is.pte), wants_clean(f, i),
 			    "PTE %u: clean or dirty", i);
-	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && test_bit(i, &f->clean))
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && has_page(f->clean, i))
 		KUNIT_EXPECT_FALSE_MSG(test, pte_soft_dirty(is.pte),
 				       "PTE %u is soft-dirty", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnon(is.page) && PageAnonExclusive(is.page),
 			      "page %u is not exclusive", i);
-	if (test_bit(i, &f->clean))
+	if (has_page(f->clean, i))
 		KUNIT_EXPECT_TRUE_MSG(test, folio_test_dirty(page_folio(is.page)),
 				      "the copy of page %u may be dropped", i);
 	KUNIT_EXPECT_EQ_MSG(test, folio_nr_pages(page_folio(is.page)), nr,
@@ -670,9 +678,9 @@ static void expect_reused(struct kunit *test, unsigned int i)
 	if (!is.page)
 		return;
 	KUNIT_EXPECT_TRUE_MSG(test, pte_write(is.pte), "PTE %u is read-only", i);
-	KUNIT_EXPECT_EQ_MSG(test, !pte_dirty(is.pte), test_bit(i, &f->clean),
+	KUNIT_EXPECT_EQ_MSG(test, !pte_dirty(is.pte), has_page(f->clean, i),
 			    "PTE %u: clean or dirty", i);
-	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && test_bit(i, &f->clean))
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && has_page(f->clean, i))
 		KUNIT_EXPECT_FALSE_MSG(test, pte_soft_dirty(is.pte),
 				       "PTE %u is soft-dirty", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnonExclusive(is.page),
@@ -688,20 +696,20 @@ static void expect_reused(struct kunit *test, unsigned int i)
  * Of the region, the fault replaced the pages @copied, and made the pages
  * @reused writable; nothing else changed.
  */
-static void expect_region_reused(struct kunit *test, unsigned long copied,
-				 unsigned long reused)
+static void expect_region_reused(struct kunit *test, u64 copied, u64 reused)
 {
 	struct fixture *f = test->priv;
 	unsigned int i;
 
 	lru_add_drain_all();
 	f->old_lost = 0;
-	for_each_set_bit(i, &copied, NR_PAGES)
-		f->old_lost += f->old && page_folio(f->parent.pages[i].page) == f->old;
+	for (i = 0; i < NR_PAGES; i++)
+		if (has_page(copied, i))
+			f->old_lost += f->old && page_folio(f->parent.pages[i].page) == f->old;
 	for (i = 0; i < NR_PAGES; i++) {
-		if (test_bit(i, &copied))
+		if (has_page(copied, i))
 			expect_copied(test, i);
-		else if (test_bit(i, &reused))
+		else if (has_page(reused, i))
 			expect_reused(test, i);
 		else
 			expect_unchanged(test, i);
@@ -711,7 +719,7 @@ static void expect_region_reused(struct kunit *test, unsigned long copied,
 }
 
 /* Of the region, the fault replaced the pages @copied, and nothing else. */
-static void expect_region(struct kunit *test, unsigned long copied)
+static void expect_region(struct kunit *test, u64 copied)
 {
 	expect_region_reused(test, copied, 0);
 }
@@ -857,7 +865,7 @@ static void look_at(struct kunit *test, unsigned long first)
 }
 
 /* Share the pages @pages of the region, and note what there is. */
-static void share_pages(struct kunit *test, unsigned long pages)
+static void share_pages(struct kunit *test, u64 pages)
 {
 	populate(test, pages);
 	share(test);
@@ -1061,7 +1069,7 @@ static void test_bound(struct kunit *test, unsigned int boundary, enum cow_skip 
 	set_window(c->window);
 	share_pages(test, ALL_PAGES);
 	write_fault(test, at);
-	expect_region(test, GENMASK(at + c->copied, at));
+	expect_region(test, GENMASK_ULL(at + c->copied, at));
 	expect_counts(test, c->copied, why, c->skipped);
 }
 
@@ -1459,12 +1467,14 @@ static const struct odd_case odd_cases[] = {
 KUNIT_ARRAY_PARAM_DESC(odd, odd_cases, desc);
 
 /* The pages that the child has not any more, if it ever had them. */
-static void take_from_child(struct kunit *test, unsigned long pages)
+static void take_from_child(struct kunit *test, u64 pages)
 {
 	struct fixture *f = test->priv;
 	unsigned int i;
 
-	for_each_set_bit(i, &pages, NR_PAGES) {
+	for (i = 0; i < NR_PAGES; i++) {
+		if (!has_page(pages, i))
+			continue;
 		unmap_page_of(test, f->child.mm, i);
 		/* So that it shows who has made it dirty. */
 		change_pte(test, i, pte_never_written);
@@ -1472,26 +1482,28 @@ static void take_from_child(struct kunit *test, unsigned long pages)
 }
 
 /* Pages of the parent that faults have copied. */
-static void demand(struct kunit *test, unsigned long pages)
+static void demand(struct kunit *test, u64 pages)
 {
 	unsigned int i;
 
-	for_each_set_bit(i, &pages, NR_PAGES) {
+	for (i = 0; i < NR_PAGES; i++) {
+		if (!has_page(pages, i))
+			continue;
 		write_alone(test, i);
 		fill_page(read_page(test, current->mm, i), page_byte(i));
 	}
 }
 
 /* Of the pages that are shared first, the parent has copied some, and has some alone. */
-static void share_odd(struct kunit *test, unsigned long demanded, unsigned long alone)
+static void share_odd(struct kunit *test, u64 demanded, u64 alone)
 {
 	const struct odd_case *c = test->param_value;
 
 	if (!c->needs)
 		kunit_skip(test, "not in this configuration");
 	if (c->hole || c->shared)
-		alone &= ~BIT(ODD);
-	populate(test, c->hole ? ALL_PAGES & ~BIT(ODD) : ALL_PAGES);
+		alone &= ~BIT_ULL(ODD);
+	populate(test, c->hole ? ALL_PAGES & ~BIT_ULL(ODD) : ALL_PAGES);
 	if (c->early)
 		c->early(test);
 	share(test);
@@ -1518,7 +1530,7 @@ static void odd_neighbour(struct kunit *test)
 	set_window(3);
 	share_odd(test, 0, 0);
 	write_fault(test, FAULT);
-	expect_region(test, left_out ? COPIED(3) & ~BIT(ODD) : COPIED(3));
+	expect_region(test, left_out ? COPIED(3) & ~BIT_ULL(ODD) : COPIED(3));
 	expect_counts(test, 3 - left_out, c->copy, left_out);
 	undo_odd(test);
 }
@@ -1531,7 +1543,7 @@ static void written_neighbour(struct kunit *test)
 	odd_write(test);
 	note(test);
 	write_fault(test, FAULT);
-	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
 	expect_counts(test, 2, COW_SKIP_WRITABLE, 1);
 }
 
@@ -1571,9 +1583,9 @@ static void file_neighbour(struct kunit *test)
 	fault(test, ODD, FAULT_FLAG_USER);
 	KUNIT_ASSERT_FALSE(test, folio_test_anon(odd_folio(test)));
 	fill_page(odd_page(test), page_byte(ODD));
-	share_pages(test, ALL_PAGES & ~BIT(ODD));
+	share_pages(test, ALL_PAGES & ~BIT_ULL(ODD));
 	write_fault(test, FAULT);
-	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
 	expect_counts(test, 2, COW_SKIP_NOTANON, 1);
 }
 
@@ -1608,7 +1620,7 @@ static void fault_on_zero_page(struct kunit *test)
 	unsigned int i;
 
 	fault(test, FAULT, FAULT_FLAG_USER);
-	share_pages(test, ALL_PAGES & ~BIT(FAULT));
+	share_pages(test, ALL_PAGES & ~BIT_ULL(FAULT));
 	write_fault(test, FAULT);
 	lru_add_drain_all();
 	KUNIT_EXPECT_EQ(test, read_anon(current->mm), f->parent.anon + 1);
@@ -1817,7 +1829,7 @@ static void race_on_neighbour(struct kunit *test)
 	write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
 	expect_copies(test, 3, 2);
-	expect_region(test, COPIED(3) & ~BIT(ODD));
+	expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
 	expect_counts(test, 2, COW_SKIP_RACE, 1);
 	if (c->undo)
 		c->undo(test);
@@ -1880,7 +1892,7 @@ static void race_unmap_in_child(struct kunit *test)
 }
 
 /* A fault copies the pages @copied, ODD among them; @made copies were made, each alone. */
-static void test_race_with_child(struct kunit *test, unsigned long copied,
+static void test_race_with_child(struct kunit *test, u64 copied,
 				 unsigned int made)
 {
 	struct fixture *f = test->priv;
@@ -1897,14 +1909,14 @@ static void test_race_with_child(struct kunit *test, unsigned long copied,
 	for (i = 0; i < NR_PAGES; i++) {
 		if (i == ODD)
 			continue;
-		if (copied & BIT(i))
+		if (has_page(copied, i))
 			expect_copied(test, i);
 		else
 			expect_unchanged(test, i);
 	}
 	expect_content(test, &f->parent, ODD);
 	KUNIT_EXPECT_EQ(test, read_anon(f->parent.mm), f->parent.anon);
-	expect_counts(test, hweight_long(copied) - 1, COW_SKIP_NONE, 0);
+	expect_counts(test, hweight64(copied) - 1, COW_SKIP_NONE, 0);
 }
 
 /* The copy is mapped all the same, and the old page is freed. */
@@ -2036,18 +2048,18 @@ struct watcher {
 	unsigned long early;
 	unsigned long late;
 	unsigned int flushes;
-	unsigned long flushed;
+	u64 flushed;
 };
 
-static unsigned long replaced_pages(struct kunit *test)
+static u64 replaced_pages(struct kunit *test)
 {
 	struct fixture *f = test->priv;
-	unsigned long replaced = 0;
+	u64 replaced = 0;
 	unsigned int i;
 
 	for (i = 0; i < NR_PAGES; i++) {
 		if (read_page(test, f->parent.mm, i) != f->parent.pages[i].page)
-			replaced |= BIT(i);
+			replaced |= BIT_ULL(i);
 	}
 	return replaced;
 }
@@ -2086,7 +2098,7 @@ static void watch_flush(struct mmu_notifier *notifier, struct mm_struct *mm,
 		pte_t *ptep = pte_offset_kernel(pmd_off(mm, addr), addr);
 
 		if (addr >= start && addr < end && pte_none(ptep_get_lockless(ptep)))
-			w->flushed |= BIT(i);
+			w->flushed |= BIT_ULL(i);
 	}
 }
 
@@ -2104,7 +2116,7 @@ static const struct mmu_notifier_ops tlb_ops = {
  * When all TLBs forget the old pages, the new ones are not there yet.
  */
 static void watch_fault(struct kunit *test, unsigned int at, unsigned long first,
-			unsigned long last, unsigned long copied)
+			unsigned long last, u64 copied)
 {
 	struct watcher *w = kunit_kzalloc(test, sizeof(*w), GFP_KERNEL);
 
@@ -2132,7 +2144,7 @@ static void watch_fault(struct kunit *test, unsigned int at, unsigned long first
 }
 
 /* @last: the last page of the window that is shared */
-static void test_notifier(struct kunit *test, unsigned long last, unsigned long copied)
+static void test_notifier(struct kunit *test, unsigned long last, u64 copied)
 {
 	watch_fault(test, FAULT, FAULT, last, copied);
 }
@@ -2153,7 +2165,7 @@ static void notifier_range_is_no_wider(struct kunit *test)
 	write_alone(test, FAULT + 2);
 	write_alone(test, FAULT + 5);
 	note(test);
-	test_notifier(test, FAULT + 4, COPIED(4) & ~BIT(FAULT + 2));
+	test_notifier(test, FAULT + 4, COPIED(4) & ~BIT_ULL(FAULT + 2));
 }
 
 static void notifier_range_alone(struct kunit *test)
@@ -2168,15 +2180,15 @@ static void notifier_range_alone(struct kunit *test)
  * expected is what cow_policy() says, which has tests of its own.
  */
 
-#define PAGES(first, last)	GENMASK(last, first)
+#define PAGES(first, last)	GENMASK_ULL(last, first)
 /*
  * Three pages at odd distances, without which a fault looks no further, and one
  * of them is at distance 5. The distance is that of the page numbers by XOR.
  */
-#define NEAR_50		(BIT(55) | BIT(59) | BIT(63))
-#define NEAR_63		(BIT(58) | BIT(54) | BIT(50))
+#define NEAR_50		(BIT_ULL(55) | BIT_ULL(59) | BIT_ULL(63))
+#define NEAR_63		(BIT_ULL(58) | BIT_ULL(54) | BIT_ULL(50))
 /* Two of three pages from 0 to @last, as the tests of cow_policy() have it. */
-#define PAIRS(last)		(0xb6db6db6db6db6dbUL & PAGES(0, last))
+#define PAIRS(last)		(0xb6db6db6db6db6dbULL & PAGES(0, last))
 
 static void set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty)
 {
@@ -2197,13 +2209,14 @@ static unsigned int write_page(struct kunit *test, unsigned int i)
 }
 
 /* Pages of the parent that were copied ahead, as hardware says used or not. */
-static void copied_ahead(struct kunit *test, unsigned long pages, bool used)
+static void copied_ahead(struct kunit *test, u64 pages, bool used)
 {
 	unsigned int i;
 
 	demand(test, pages);
-	for_each_set_bit(i, &pages, NR_PAGES)
-		change_pte(test, i, used ? pte_hw_written : pte_never_written);
+	for (i = 0; i < NR_PAGES; i++)
+		if (has_page(pages, i))
+			change_pte(test, i, used ? pte_hw_written : pte_never_written);
 }
 
 /* Nothing is demanded where faults leave no trace. */
@@ -2214,7 +2227,7 @@ static void skip_without_demand(struct kunit *test)
 }
 
 /* What expect_region() wants to see: the copies ahead are clean, the fault not. */
-static void expect_clean(struct kunit *test, unsigned long pages, bool hw_dirty)
+static void expect_clean(struct kunit *test, u64 pages, bool hw_dirty)
 {
 	struct fixture *f = test->priv;
 
@@ -2251,15 +2264,15 @@ static void expect_anon_mapped(struct kunit *test, unsigned int more)
 struct adaptive_case {
 	const char *desc;
 	unsigned int pos;
-	unsigned long demand;
-	unsigned long used;
-	unsigned long unused;
-	unsigned long hole;
+	u64 demand;
+	u64 used;
+	u64 unused;
+	u64 hole;
 	vm_flags_t set;
 	unsigned int max;
 	bool soft_dirty;
-	unsigned long want;
-	unsigned long want_no_hw;
+	u64 want;
+	u64 want_no_hw;
 	enum cow_skip why;
 	unsigned int skipped;
 };
@@ -2270,18 +2283,18 @@ static const struct adaptive_case adaptive_cases[] = {
 	{ .desc = "lone write, last page of the block", .pos = 63 },
 	{ .desc = "page 15 of the block", .pos = 15 },
 	{ .desc = "page 16 of the block", .pos = 16 },
-	{ .desc = "a page below is written", .pos = 20, .demand = BIT(19) },
-	{ .desc = "a page above is written", .pos = 20, .demand = BIT(21) },
-	{ .desc = "one on each side", .pos = 20, .demand = BIT(19) | BIT(21) },
-	{ .desc = "every second page", .pos = 32, .demand = 0x5555555455555555UL },
+	{ .desc = "a page below is written", .pos = 20, .demand = BIT_ULL(19) },
+	{ .desc = "a page above is written", .pos = 20, .demand = BIT_ULL(21) },
+	{ .desc = "one on each side", .pos = 20, .demand = BIT_ULL(19) | BIT_ULL(21) },
+	{ .desc = "every second page", .pos = 32, .demand = 0x5555555455555555ULL },
 	{
 		.desc = "2 pages below",
 		.pos = 20, .demand = PAGES(18, 19),
-		.want = BIT(21), .want_no_hw = BIT(21),
+		.want = BIT_ULL(21), .want_no_hw = BIT_ULL(21),
 	}, {
 		.desc = "2 pages above",
 		.pos = 20, .demand = PAGES(21, 22),
-		.want = BIT(19), .want_no_hw = BIT(19),
+		.want = BIT_ULL(19), .want_no_hw = BIT_ULL(19),
 	}, {
 		.desc = "2 pages below, end of the aligned pages",
 		.pos = 31, .demand = PAGES(29, 30),
@@ -2291,15 +2304,15 @@ static const struct adaptive_case adaptive_cases[] = {
 	}, {
 		.desc = "28 pages below",
 		.pos = 32, .demand = PAGES(4, 31),
-		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
 	}, {
 		.desc = "28 pages above",
 		.pos = 31, .demand = PAGES(32, 59),
-		.want = PAGES(28, 30), .want_no_hw = BIT(30),
+		.want = PAGES(28, 30), .want_no_hw = BIT_ULL(30),
 	}, {
 		.desc = "28 pages below that were copied ahead and used",
 		.pos = 32, .used = PAGES(4, 31),
-		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
 	}, {
 		.desc = "28 pages below, last page of the block",
 		.pos = 63, .demand = PAGES(35, 62),
@@ -2309,39 +2322,39 @@ static const struct adaptive_case adaptive_cases[] = {
 	}, {
 		.desc = "28 pages below, end of the aligned pages is near",
 		.pos = 46, .demand = PAGES(18, 45),
-		.want = BIT(47), .want_no_hw = BIT(47),
+		.want = BIT_ULL(47), .want_no_hw = BIT_ULL(47),
 	}, {
 		.desc = "28 pages below, an unused page near",
-		.pos = 32, .demand = PAGES(4, 31), .unused = BIT(47),
-		.want = BIT(33), .want_no_hw = BIT(33),
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT_ULL(47),
+		.want = BIT_ULL(33), .want_no_hw = BIT_ULL(33),
 	}, {
 		.desc = "28 pages below, an unused page farther off",
-		.pos = 32, .demand = PAGES(4, 31), .unused = BIT(48),
-		.want = PAGES(33, 35), .want_no_hw = BIT(33),
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT_ULL(48),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
 	}, {
 		.desc = "2 pages below that were copied ahead and not used",
 		.pos = 20, .unused = PAGES(18, 19),
-		.want_no_hw = BIT(21),
+		.want_no_hw = BIT_ULL(21),
 	}, {
 		.desc = "nothing is mapped at the next page",
-		.pos = 32, .demand = PAGES(4, 31), .hole = BIT(33),
+		.pos = 32, .demand = PAGES(4, 31), .hole = BIT_ULL(33),
 		.want = PAGES(34, 35), .why = COW_SKIP_NOTPRESENT, .skipped = 1,
 	}, {
 		.desc = "at most 1",
 		.pos = 32, .demand = PAGES(4, 31), .max = 1,
-		.want = BIT(33), .want_no_hw = BIT(33),
+		.want = BIT_ULL(33), .want_no_hw = BIT_ULL(33),
 	}, {
 		.desc = "at most 3, aligned to 4",
 		.pos = 33, .demand = PAGES(5, 32), .max = 3,
-		.want = PAGES(34, 35), .want_no_hw = BIT(34),
+		.want = PAGES(34, 35), .want_no_hw = BIT_ULL(34),
 	}, {
 		.desc = "at most 31, aligned to 32",
 		.pos = 48, .demand = PAGES(0, 47), .max = 31,
-		.want = PAGES(49, 54), .want_no_hw = BIT(49),
+		.want = PAGES(49, 54), .want_no_hw = BIT_ULL(49),
 	}, {
 		.desc = "at most 31, backward",
 		.pos = 15, .demand = PAGES(16, 63), .max = 31,
-		.want = PAGES(9, 14), .want_no_hw = BIT(14),
+		.want = PAGES(9, 14), .want_no_hw = BIT_ULL(14),
 	}, {
 		.desc = "MADV_RANDOM",
 		.pos = 32, .demand = PAGES(4, 31), .set = VM_RAND_READ,
@@ -2370,7 +2383,7 @@ static const struct adaptive_case adaptive_cases[] = {
 		.want = PAGES(1, 2), .want_no_hw = PAGES(1, 2),
 	}, {
 		.desc = "MADV_SEQUENTIAL, next page written",
-		.pos = 20, .demand = BIT(21), .set = VM_SEQ_READ,
+		.pos = 20, .demand = BIT_ULL(21), .set = VM_SEQ_READ,
 		.want = PAGES(22, 31), .want_no_hw = PAGES(22, 31),
 	}, {
 		.desc = "19 pages demanded",
@@ -2389,7 +2402,7 @@ static const struct adaptive_case adaptive_cases[] = {
 		.soft_dirty = true,
 	}, {
 		.desc = "20 pages demanded, as many unused",
-		.pos = 40, .demand = PAIRS(25) | BIT(37), .unused = PAGES(44, 63),
+		.pos = 40, .demand = PAIRS(25) | BIT_ULL(37), .unused = PAGES(44, 63),
 		.soft_dirty = true,
 	},
 };
@@ -2411,7 +2424,7 @@ static void set_up_case(struct kunit *test, const struct adaptive_case *c, bool 
 static void test_adaptive(struct kunit *test, bool hw_dirty)
 {
 	const struct adaptive_case *c = test->param_value;
-	unsigned long want = hw_dirty ? c->want : c->want_no_hw;
+	u64 want = hw_dirty ? c->want : c->want_no_hw;
 	unsigned int skipped = c->skipped;
 
 	if (c->soft_dirty)
@@ -2419,10 +2432,10 @@ static void test_adaptive(struct kunit *test, bool hw_dirty)
 	set_up_case(test, c, hw_dirty);
 	write_fault(test, c->pos);
 	expect_clean(test, want, hw_dirty);
-	expect_region(test, want | BIT(c->pos));
-	expect_counts(test, hweight_long(want), skipped ? c->why : COW_SKIP_NONE,
+	expect_region(test, want | BIT_ULL(c->pos));
+	expect_counts(test, hweight64(want), skipped ? c->why : COW_SKIP_NONE,
 		      skipped);
-	expect_anon_mapped(test, 1 + hweight_long(want));
+	expect_anon_mapped(test, 1 + hweight64(want));
 	change_vma_flags(test, 0, c->set);
 }
 
@@ -2477,7 +2490,7 @@ static void adaptive_switched_off(struct kunit *test)
 	demand(test, PAGES(4, 31));
 	note(test);
 	write_fault(test, 32);
-	expect_region(test, BIT(32));
+	expect_region(test, BIT_ULL(32));
 	expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
@@ -2494,7 +2507,7 @@ static void adaptive_vma_refuses(struct kunit *test)
 	note(test);
 	change_vma_flags(test, c->set, c->clear);
 	write_fault(test, 32);
-	expect_region(test, BIT(32));
+	expect_region(test, BIT_ULL(32));
 	expect_counts(test, 0, c->why, 1);
 	change_vma_flags(test, c->clear, c->set);
 }
@@ -2526,18 +2539,18 @@ static void adaptive_no_plain_write(struct kunit *test)
 struct edge_case {
 	const char *desc;
 	unsigned int pos;
-	unsigned long demand;
+	u64 demand;
 	unsigned int cut;
 	bool above;
-	unsigned long want;
+	u64 want;
 };
 
 static const struct edge_case edge_cases[] = {
 	{ "ends behind the fault", 33, PAGES(5, 32), 34, true, 0 },
-	{ "ends a page later", 33, PAGES(5, 32), 35, true, BIT(34) },
+	{ "ends a page later", 33, PAGES(5, 32), 35, true, BIT_ULL(34) },
 	{ "ends two pages later", 33, PAGES(5, 32), 36, true, PAGES(34, 35) },
 	{ "starts with the fault", 30, PAGES(31, 58), 30, false, 0 },
-	{ "starts a page earlier", 30, PAGES(31, 58), 29, false, BIT(29) },
+	{ "starts a page earlier", 30, PAGES(31, 58), 29, false, BIT_ULL(29) },
 	{ "starts two pages earlier", 30, PAGES(31, 58), 28, false, PAGES(28, 29) },
 };
 
@@ -2562,8 +2575,8 @@ static void adaptive_vma_edge(struct kunit *test)
 	note(test);
 	write_fault(test, c->pos);
 	expect_clean(test, c->want, true);
-	expect_region(test, c->want | BIT(c->pos));
-	expect_counts(test, hweight_long(c->want), COW_SKIP_NONE, 0);
+	expect_region(test, c->want | BIT_ULL(c->pos));
+	expect_counts(test, hweight64(c->want), COW_SKIP_NONE, 0);
 }
 
 /* Around the fault are those of the tests of races, ODD in their middle. */
@@ -2572,11 +2585,11 @@ static void adaptive_vma_edge(struct kunit *test)
 #define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 27)
 /* Written near the fault, or it would not look any further: 3 at odd distances. */
 #define AROUND_FAULT	(ODD + 1)
-#define AROUND_NEAR	(BIT(38) | BIT(42) | BIT(46))
+#define AROUND_NEAR	(BIT_ULL(38) | BIT_ULL(42) | BIT_ULL(46))
 #define AROUND_DEMAND	(PAIRS(23) | AROUND_NEAR)
-#define AROUND		(PAGES(27, 44) & ~(BIT(AROUND_FAULT) | AROUND_NEAR))
+#define AROUND		(PAGES(27, 44) & ~(BIT_ULL(AROUND_FAULT) | AROUND_NEAR))
 
-static void share_for_window(struct kunit *test, unsigned long pages)
+static void share_for_window(struct kunit *test, u64 pages)
 {
 	set_adaptive(test, WINDOW, true);
 	populate(test, ALL_PAGES);
@@ -2585,12 +2598,12 @@ static void share_for_window(struct kunit *test, unsigned long pages)
 	note(test);
 }
 
-static void test_race(struct kunit *test, unsigned long written, unsigned int at,
-		      unsigned long window)
+static void test_race(struct kunit *test, u64 written, unsigned int at,
+		      u64 window)
 {
 	const struct race_case *c = test->param_value;
 	struct fixture *f = test->priv;
-	unsigned int nr = hweight_long(window);
+	unsigned int nr = hweight64(window);
 
 	if (!c->needs)
 		kunit_skip(test, "not in this configuration");
@@ -2600,7 +2613,7 @@ static void test_race(struct kunit *test, unsigned long written, unsigned int at
 	KUNIT_EXPECT_TRUE(test, f->raced);
 	expect_copies(test, nr, nr - 1);
 	expect_clean(test, window, true);
-	expect_region(test, (window | BIT(at)) & ~BIT(ODD));
+	expect_region(test, (window | BIT_ULL(at)) & ~BIT_ULL(ODD));
 	expect_counts(test, nr - 1, COW_SKIP_RACE, 1);
 	if (c->undo)
 		c->undo(test);
@@ -2620,7 +2633,7 @@ static void race_around(struct kunit *test)
 static void notifier_range_below(struct kunit *test)
 {
 	share_for_window(test, BELOW_DEMAND);
-	watch_fault(test, BELOW_FAULT, ODD - 1, BELOW_FAULT, BELOW | BIT(BELOW_FAULT));
+	watch_fault(test, BELOW_FAULT, ODD - 1, BELOW_FAULT, BELOW | BIT_ULL(BELOW_FAULT));
 }
 
 /* What is left out below the fault is not announced. */
@@ -2638,7 +2651,7 @@ static void notifier_range_around(struct kunit *test)
 {
 	skip_without_demand(test);
 	share_for_window(test, AROUND_DEMAND);
-	watch_fault(test, AROUND_FAULT, 27, 44, AROUND | BIT(AROUND_FAULT));
+	watch_fault(test, AROUND_FAULT, 27, 44, AROUND | BIT_ULL(AROUND_FAULT));
 }
 
 /* As many pages as f->nr_bulk says; the others are asked for one by one. */
@@ -2663,7 +2676,7 @@ struct bulk_case {
 	unsigned int bulk;
 	bool no_more;
 	unsigned int made;
-	unsigned long want;
+	u64 want;
 };
 
 /* The window is BELOW. */
@@ -2673,8 +2686,8 @@ static const struct bulk_case bulk_cases[] = {
 	{ "all but one at once", 2, false, 3, BELOW },
 	{ "all at once", 3, false, 3, BELOW },
 	{ "none at all", 0, true, 0, 0 },
-	{ "one", 1, true, 1, BIT(ODD - 1) },
-	{ "all but one", 2, true, 2, BIT(ODD - 1) | BIT(ODD) },
+	{ "one", 1, true, 1, BIT_ULL(ODD - 1) },
+	{ "all but one", 2, true, 2, BIT_ULL(ODD - 1) | BIT_ULL(ODD) },
 	{ "all at once, and no more", 3, true, 3, BELOW },
 };
 
@@ -2698,7 +2711,7 @@ static struct folio *none_stub(struct vm_area_struct *vma, unsigned long addr)
 static void bulk_allocation(struct kunit *test)
 {
 	const struct bulk_case *c = test->param_value;
-	unsigned int nr = hweight_long(c->want);
+	unsigned int nr = hweight64(c->want);
 	struct fixture *f = test->priv;
 
 	share_for_window(test, BELOW_DEMAND);
@@ -2711,7 +2724,7 @@ static void bulk_allocation(struct kunit *test)
 	write_fault(test, BELOW_FAULT);
 	expect_copies(test, c->made, nr);
 	expect_clean(test, c->want, true);
-	expect_region(test, c->want | BIT(BELOW_FAULT));
+	expect_region(test, c->want | BIT_ULL(BELOW_FAULT));
 	if (nr < 3)
 		expect_counts(test, nr, COW_SKIP_NOMEM, 1);
 	else
@@ -2778,7 +2791,7 @@ static void adaptive_charge_fails(struct kunit *test)
 	write_fault(test, BELOW_FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
 	expect_copies(test, 3, 0);
-	expect_region(test, BIT(BELOW_FAULT));
+	expect_region(test, BIT_ULL(BELOW_FAULT));
 	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
 	expect_anon_mapped(test, 1);
 }
@@ -2790,7 +2803,7 @@ static void adaptive_charge_fails(struct kunit *test)
 
 #define REUSE_WINDOW	PAGES(FAULT + 1, FAULT + 4)
 
-static unsigned long reuse_run(bool copies)
+static u64 reuse_run(bool copies)
 {
 	return copies ? PAGES(0, 31) : PAGES(24, 31);
 }
@@ -2809,12 +2822,12 @@ static void expect_reuses(struct kunit *test, unsigned int ahead, bool self)
 }
 
 /* What is not reused must not say that it is the parent's alone. */
-static void expect_not_exclusive(struct kunit *test, unsigned long pages)
+static void expect_not_exclusive(struct kunit *test, u64 pages)
 {
 	unsigned int i;
 
-	for_each_set_bit(i, &pages, NR_PAGES) {
-		struct page *page = read_page(test, current->mm, i);
+	for (i = 0; i < NR_PAGES; i++) {
+		struct page *page = has_page(pages, i) ? read_page(test, current->mm, i) : NULL;
 
 		if (page)
 			KUNIT_EXPECT_FALSE_MSG(test, PageAnonExclusive(page),
@@ -2826,45 +2839,45 @@ static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
 {
 	const struct odd_case *c = test->param_value;
 	bool left_out = c->reuse != COW_SKIP_NONE;
-	unsigned long reused = REUSE_WINDOW, copied = 0;
+	u64 reused = REUSE_WINDOW, copied = 0;
 	struct fixture *f = test->priv;
 	unsigned int ahead;
 	struct page *odd;
 	bool exclusive;
 
 	if (left_out || c->shared)
-		reused &= ~BIT(ODD);
+		reused &= ~BIT_ULL(ODD);
 	set_adaptive(test, WINDOW, hw_dirty);
 	share_odd(test, reuse_run(copies),
-		  copies ? REUSE_WINDOW : REUSE_WINDOW | BIT(FAULT));
+		  copies ? REUSE_WINDOW : REUSE_WINDOW | BIT_ULL(FAULT));
 	odd = f->parent.pages[ODD].page;
-	ahead = hweight_long(reused);
+	ahead = hweight64(reused);
 
 	exclusive = odd && PageAnonExclusive(odd);
 	write_fault(test, FAULT);
 	if (copies)
-		copied = BIT(FAULT);
+		copied = BIT_ULL(FAULT);
 	else
-		reused |= BIT(FAULT);
+		reused |= BIT_ULL(FAULT);
 	/* It does not matter what was meant to be copied. */
 	if (copies && c->shared)
-		copied |= BIT(ODD);
+		copied |= BIT_ULL(ODD);
 	expect_clean(test, REUSE_WINDOW, hw_dirty);
 	if (c->dirty)
-		f->clean &= ~BIT(ODD);
+		f->clean &= ~BIT_ULL(ODD);
 	expect_region_reused(test, copied, reused);
 	/* Nobody has taken a fault for it. */
-	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && (reused & BIT(ODD)) && hw_dirty)
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && (reused & BIT_ULL(ODD)) && hw_dirty)
 		KUNIT_EXPECT_FALSE(test, pte_soft_dirty(read_pte(test, current->mm,
 								 page_addr(test, ODD))));
-	if (!exclusive && !((copied | reused) & BIT(ODD)))
-		expect_not_exclusive(test, BIT(ODD));
+	if (!exclusive && !((copied | reused) & BIT_ULL(ODD)))
+		expect_not_exclusive(test, BIT_ULL(ODD));
 	if (!copies)
 		expect_counts(test, 0, COW_SKIP_NONE, 0);
 	else
 		expect_counts(test, c->shared, c->reuse, left_out);
 	expect_reuses(test, ahead, !copies);
-	expect_anon_mapped(test, hweight_long(copied));
+	expect_anon_mapped(test, hweight64(copied));
 	undo_odd(test);
 }
 
@@ -2891,7 +2904,7 @@ static void expect_reuse_alone(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	f->clean = 0;
-	expect_region_reused(test, 0, BIT(FAULT));
+	expect_region_reused(test, 0, BIT_ULL(FAULT));
 	expect_not_exclusive(test, REUSE_WINDOW);
 	expect_reuses(test, 0, true);
 	expect_counts(test, 0, COW_SKIP_NONE, 0);
@@ -2903,7 +2916,7 @@ static void reuse_share(struct kunit *test)
 	populate(test, ALL_PAGES);
 	share(test);
 	demand(test, reuse_run(false));
-	take_from_child(test, REUSE_WINDOW | BIT(FAULT));
+	take_from_child(test, REUSE_WINDOW | BIT_ULL(FAULT));
 	note(test);
 }
 
@@ -3110,16 +3123,16 @@ static void share_for_folio(struct kunit *test)
 }
 
 /* A fault at @at has copied the pages @copied, each alone. */
-static void expect_pages(struct kunit *test, unsigned int at, unsigned long copied)
+static void expect_pages(struct kunit *test, unsigned int at, u64 copied)
 {
-	expect_clean(test, copied & ~BIT(at), true);
+	expect_clean(test, copied & ~BIT_ULL(at), true);
 	expect_region(test, copied);
-	expect_counts(test, hweight_long(copied) - 1, COW_SKIP_NONE, 0);
-	expect_anon_mapped(test, hweight_long(copied));
+	expect_counts(test, hweight64(copied) - 1, COW_SKIP_NONE, 0);
+	expect_anon_mapped(test, hweight64(copied));
 }
 
 /* The same into one folio. */
-static void expect_folio(struct kunit *test, unsigned int at, unsigned long copied)
+static void expect_folio(struct kunit *test, unsigned int at, u64 copied)
 {
 	struct fixture *f = test->priv;
 
@@ -3319,9 +3332,9 @@ static void folio_private_file(struct kunit *test)
 struct block_case {
 	const char *desc;
 	unsigned int pos;
-	unsigned long demand;
-	unsigned long unused;
-	unsigned long want;
+	u64 demand;
+	u64 unused;
+	u64 want;
 	bool large;
 };
 
@@ -3331,14 +3344,14 @@ static const struct block_case block_cases[] = {
 	{ "behind a run, not aligned", 33, PAGES(9, 32), 0, PAGES(34, 36) },
 	{ "in front of a run, not aligned", 30, PAGES(31, 54), 0, PAGES(27, 29) },
 	{ "behind a run, 6 pages", 40, PAGES(0, 39), 0, PAGES(41, 45) },
-	{ "behind a run, 2 pages", 32, PAGES(30, 31), 0, BIT(33) },
+	{ "behind a run, 2 pages", 32, PAGES(30, 31), 0, BIT_ULL(33) },
 	{
 		"behind dense pages",
-		32, PAGES(0, 7) | (PAGES(16, 31) & ~BIT(21)), BIT(21),
+		32, PAGES(0, 7) | (PAGES(16, 31) & ~BIT_ULL(21)), BIT_ULL(21),
 		PAGES(33, 47), true,
 	}, {
 		"in front of dense pages",
-		31, PAGES(56, 63) | (PAGES(32, 47) & ~BIT(42)), BIT(42),
+		31, PAGES(56, 63) | (PAGES(32, 47) & ~BIT_ULL(42)), BIT_ULL(42),
 		PAGES(16, 30), true,
 	},
 };
@@ -3360,9 +3373,9 @@ static void folio_window(struct kunit *test)
 	note(test);
 	write_fault(test, c->pos);
 	if (c->large)
-		expect_folio(test, c->pos, c->want | BIT(c->pos));
+		expect_folio(test, c->pos, c->want | BIT_ULL(c->pos));
 	else
-		expect_pages(test, c->pos, c->want | BIT(c->pos));
+		expect_pages(test, c->pos, c->want | BIT_ULL(c->pos));
 }
 
 /* Nobody is told about a block, and no page table is locked for it, in vain. */
@@ -3376,7 +3389,7 @@ static void folio_window_with_a_hole(struct kunit *test)
 	change_vma_flags(test, 0, VM_NOHUGEPAGE);
 	note(test);
 	watch_fault(test, FAULT, FAULT, FAULT + 4,
-		    PAGES(FAULT, FAULT + 4) & ~BIT(ODD));
+		    PAGES(FAULT, FAULT + 4) & ~BIT_ULL(ODD));
 }
 
 /**
@@ -3413,7 +3426,7 @@ KUNIT_ARRAY_PARAM_DESC(border, border_cases, desc);
 static void folio_bounds(struct kunit *test)
 {
 	const struct border_case *c = test->param_value;
-	unsigned long copied = PAGES(c->pos, c->pos + c->nr - 1);
+	u64 copied = PAGES(c->pos, c->pos + c->nr - 1);
 	struct fixture *f = test->priv;
 
 	look_at(test, c->first);
@@ -3457,26 +3470,26 @@ static void folio_odd_neighbour(struct kunit *test)
 	const struct odd_case *c = test->param_value;
 	bool left_out = c->copy != COW_SKIP_NONE;
 	struct fixture *f = test->priv;
-	unsigned long copied = FOLIO, reused = 0;
+	u64 copied = FOLIO, reused = 0;
 
 	set_adaptive(test, FOLIO_PAGES - 1, true);
 	share_odd(test, 0, 0);
 	want_folio(test);
 	write_fault(test, FAULT);
 	if (left_out)
-		copied &= ~BIT(ODD);
+		copied &= ~BIT_ULL(ODD);
 	else
 		f->large = FOLIO;
 	/* What nobody else has is made writable, and stays as dirty as it was. */
 	if (c->copy == COW_SKIP_EXCLUSIVE && c->reuse == COW_SKIP_NONE) {
-		reused = BIT(ODD);
+		reused = BIT_ULL(ODD);
 		left_out = false;
 	}
-	expect_clean(test, copied & ~BIT(FAULT), true);
+	expect_clean(test, copied & ~BIT_ULL(FAULT), true);
 	expect_region_reused(test, copied, reused);
-	expect_counts(test, hweight_long(copied) - 1,
+	expect_counts(test, hweight64(copied) - 1,
 		      left_out ? c->copy : COW_SKIP_NONE, left_out);
-	expect_reuses(test, hweight_long(reused), false);
+	expect_reuses(test, hweight64(reused), false);
 	undo_odd(test);
 }
 
@@ -3489,7 +3502,7 @@ static void folio_vma_refuses(struct kunit *test)
 	share_for_folio(test);
 	change_vma_flags(test, c->set, c->clear);
 	write_fault(test, FAULT);
-	expect_region(test, BIT(FAULT));
+	expect_region(test, BIT_ULL(FAULT));
 	expect_counts(test, 0, c->why, 1);
 	change_vma_flags(test, c->clear, c->set);
 }
@@ -3500,17 +3513,17 @@ static void folio_vma_refuses(struct kunit *test)
 
 /* @lost: pages of which another thread has a copy by then */
 static void expect_lost_race(struct kunit *test, unsigned int at,
-			     unsigned long window, unsigned long lost)
+			     u64 window, u64 lost)
 {
 	struct fixture *f = test->priv;
-	unsigned long mapped = window & ~lost;
+	u64 mapped = window & ~lost;
 
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	expect_copies(test, hweight_long(window), hweight_long(mapped));
+	expect_copies(test, hweight64(window), hweight64(mapped));
 	expect_clean(test, mapped, true);
-	expect_region(test, (mapped | BIT(at)) & ~lost);
-	expect_counts(test, hweight_long(mapped), COW_SKIP_RACE,
-		      hweight_long(window & lost));
+	expect_region(test, (mapped | BIT_ULL(at)) & ~lost);
+	expect_counts(test, hweight64(mapped), COW_SKIP_RACE,
+		      hweight64(window & lost));
 }
 
 static void folio_race(struct kunit *test)
@@ -3522,7 +3535,7 @@ static void folio_race(struct kunit *test)
 	share_for_folio(test);
 	start_race(test, c->race);
 	write_fault(test, FAULT);
-	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT), BIT(ODD));
+	expect_lost_race(test, FAULT, FOLIO & ~BIT_ULL(FAULT), BIT_ULL(ODD));
 	if (c->undo)
 		c->undo(test);
 }
@@ -3543,7 +3556,7 @@ static void folio_race_on_first_page(struct kunit *test)
 	note(test);
 	start_race(test, race_write_first_page);
 	write_fault(test, FAULT - 1);
-	expect_lost_race(test, FAULT - 1, PAGES(FAULT - 4, FAULT - 2), BIT(FAULT - 4));
+	expect_lost_race(test, FAULT - 1, PAGES(FAULT - 4, FAULT - 2), BIT_ULL(FAULT - 4));
 }
 
 static void race_write_last_page(struct kunit *test)
@@ -3557,8 +3570,8 @@ static void folio_race_on_last_page(struct kunit *test)
 	share_for_folio(test);
 	start_race(test, race_write_last_page);
 	write_fault(test, FAULT);
-	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT),
-			 BIT(FAULT + FOLIO_PAGES - 1));
+	expect_lost_race(test, FAULT, FOLIO & ~BIT_ULL(FAULT),
+			 BIT_ULL(FAULT + FOLIO_PAGES - 1));
 }
 
 /* Another thread has solved the fault: nothing is left to do. */
@@ -3583,7 +3596,7 @@ static void folio_race_with_child(struct kunit *test)
 	share_for_folio(test);
 	start_race(test, race_unmap_in_child);
 	f->large = FOLIO;
-	expect_clean(test, FOLIO & ~BIT(FAULT), true);
+	expect_clean(test, FOLIO & ~BIT_ULL(FAULT), true);
 	test_race_with_child(test, FOLIO, 0);
 }
 
@@ -3686,7 +3699,7 @@ static void folio_lost_race_is_freed(struct kunit *test)
 	free_list(&blocks, FOLIO_ORDER);
 	free_list(&pages, 0);
 	KUNIT_EXPECT_FALSE(test, is_folio);
-	expect_lost_race(test, FAULT, FOLIO & ~BIT(FAULT), BIT(ODD));
+	expect_lost_race(test, FAULT, FOLIO & ~BIT_ULL(FAULT), BIT_ULL(ODD));
 }
 
 /* Pages may have to be on several nodes. */
@@ -3712,7 +3725,7 @@ static void folio_memcg_is_full(struct kunit *test)
 	WRITE_ONCE(root_mem_cgroup->memory.max, MEMCG_CHARGE_BATCH - 1);
 	write_fault(test, FAULT);
 	WRITE_ONCE(root_mem_cgroup->memory.max, max);
-	expect_region(test, BIT(FAULT));
+	expect_region(test, BIT_ULL(FAULT));
 	expect_counts(test, 0, COW_SKIP_NOMEM, 1);
 #else
 	kunit_skip(test, "not in this configuration");
@@ -3861,11 +3874,11 @@ static void folio_of_folio_but_one(struct kunit *test)
 	c->late(test);
 	note(test);
 	write_fault(test, FAULT);
-	expect_clean(test, FOLIO & ~BIT(FAULT), true);
+	expect_clean(test, FOLIO & ~BIT_ULL(FAULT), true);
 	/* A fault has made it dirty, before or after it was shared. */
 	if (pte_dirty(f->parent.pages[ODD].pte))
-		f->clean &= ~BIT(ODD);
-	expect_region_reused(test, FOLIO & ~BIT(ODD), c->reused ? BIT(ODD) : 0);
+		f->clean &= ~BIT_ULL(ODD);
+	expect_region_reused(test, FOLIO & ~BIT_ULL(ODD), c->reused ? BIT_ULL(ODD) : 0);
 	expect_counts(test, FOLIO_PAGES - 2, c->why, !c->reused);
 	expect_reuses(test, c->reused, false);
 	if (c->undo)
@@ -3875,11 +3888,12 @@ static void folio_of_folio_but_one(struct kunit *test)
 static void race_unmap_all_in_child(struct kunit *test)
 {
 	struct fixture *f = test->priv;
-	unsigned long pages = FOLIO;
+	u64 pages = FOLIO;
 	unsigned int i;
 
-	for_each_set_bit(i, &pages, NR_PAGES)
-		unmap_page_of(test, f->child.mm, i);
+	for (i = 0; i < NR_PAGES; i++)
+		if (has_page(pages, i))
+			unmap_page_of(test, f->child.mm, i);
 }
 
 /* The last one who has the old folio gives it up all at once, and not in parts. */
