@@ -432,7 +432,7 @@ report_guest()
 show_splats()
 {
 	say "the kernel complained on its console ($2):"
-	printf '%s\n' "$1" | head -n 10 | sed 's/^/  | /' >&2
+	printf '%s\n' "$1" | awk 'NR <= 10 { print "  | " $0 }' >&2
 }
 
 # find_splats CONSOLE: prints the lines by which a kernel complains

@@ -203,5 +203,6 @@ show_failures()
 	lines=$(grep -c '^\(# \)\?not ok' "$1" || true)
 	[ "$lines" -gt 0 ] || return 0
 	say "failures in $1:"
-	grep -B 6 '^\(# \)\?not ok' "$1" | grep -v '^# ok\|^--$' | head -n 40 | sed 's/^/  | /' >&2
+	# awk reads to the end: with head, thousands of lines are a broken pipe
+	grep -B 6 '^\(# \)\?not ok' "$1" | grep -v '^# ok\|^--$' | awk 'NR <= 40 { print "  | " $0 }' >&2
 }
