@@ -97,10 +97,20 @@ run_job()
 	is_terminal || say "measuring ($K_NAME${UNPATCHED:+ without the series}${ICOUNT:+, instructions}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	say "measuring: $((SECONDS - start))s"
-	report_guest "$dir" || leave "$E_USAGE"
+	report_guest "$dir" || job_lost "${WHY:-$(printf '%s\n' "$SPLATS" | awk 'NR == 1')}"
 	split_sections "$dir"
 	job_went_well "$dir" "${VERDICT#exited }"
 	write_about "$dir"
+}
+
+# Called with the reason if a guest or its job fails; does not return. Without one the
+# command ends.
+ON_FAILED_JOB=
+
+job_lost()
+{
+	[ -z "$ON_FAILED_JOB" ] || "$ON_FAILED_JOB" "$1"
+	leave "$E_USAGE"
 }
 
 split_sections()
@@ -117,6 +127,7 @@ job_went_well()
 	local dir=$1 status=$2
 	[ "$status" -ne 0 ] || return 0
 	show_tail "$dir/job.log" 10
+	[ -z "$ON_FAILED_JOB" ] || "$ON_FAILED_JOB" "status $status, at $(tail -n 1 "$dir/job.log" | tr -d '\r')"
 	if [ "$status" -eq 1 ]; then
 		record fail "$BENCH_PROGRAM" "status 1; see $dir/job.log"
 		finish

@@ -44,6 +44,7 @@ fragments()
 	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
 	[ -z "$BENCH" ] || echo "$config/bench.config"
 	[ -n "$UNPATCHED" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
+	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }
 
 tree_has_series()

@@ -40,14 +40,37 @@ boot_kernel()
 {
 	local dir=$B_DIR
 	UNPATCHED=
+	RIVAL_FRAGMENT=
+	ON_FAILED_JOB=
 	if [ "$1" = base ]; then
 		dir=$BASE_DIR
 		[ -n "$G_ON_SERIES" ] || UNPATCHED=1
 		build_kernel "$ARCH" "$dir" || die "the base does not build: $(errors_of "$LOGS/build.log")"
-	elif ! build_kernel "$ARCH" "$dir"; then
+		return
+	fi
+	ON_FAILED_JOB=job_failed
+	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || rival_options
+	if ! build_kernel "$ARCH" "$dir"; then
 		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
 		leave 0
 	fi
+	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$dir/$(out_name "$ARCH")"
+}
+
+# The base has survived the same job.
+job_failed()
+{
+	fault "the patched kernel does not survive it: $1"
+	leave 0
+}
+
+# What a series brings is off by default, and has to be on to be looked at.
+rival_options()
+{
+	[ -n "$(new_symbols "$G_HEAD")" ] || return 0
+	fragment_of on
+	RIVAL_FRAGMENT=$SCRATCH/rival.config
+	sed 's/$/\t# optional/' "$SCRATCH/on.fragment" > "$RIVAL_FRAGMENT"
 }
 
 # Whether Kconfig.fragment is for this kernel: lib-build.sh asks.
@@ -107,6 +130,8 @@ kselftests_on()
 		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
 		return
 	fi
+	need_sysroot "${SYSROOT_BASE[@]}"
+	need_sysroot "${SYSROOT_SELFTESTS[@]}"
 	if ! ( install_selftests "$B_DIR/tree" "$B_DIR" ); then
 		fault "the kselftests do not build: $(errors_of "$LOGS/selftests.log")"
 		return

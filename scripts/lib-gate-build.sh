@@ -32,9 +32,28 @@ gate_config()
 	state=$({ cat "$@"; kgit -C "$GB_TREE" ls-files -s -- '*Kconfig*' '*.include' scripts/kconfig; } | sha256sum)
 	[ ! -f "$out/.config" ] || [ "$state" != "$(cat "$out/config.state" 2> /dev/null)" ] || return 0
 	rm -f "$out/config.state"
-	merge_fragments "$GB_TREE" "$out" "$arch" "$@" >> "$LOGS/config.log" 2>&1 ||
-		die "the kernel could not be configured; log: $LOGS/config.log"
+	merge_fragments "$GB_TREE" "$out" "$arch" "$@" >> "$LOGS/config.log" 2>&1 || not_configured
 	echo "$state" > "$out/config.state"
+}
+
+# Kconfig files that cannot be read are the submission's fault, unless they are the base's
+not_configured()
+{
+	[ "$(kgit -C "$GB_TREE" rev-parse HEAD)" != "$G_BASE" ] ||
+		die "the kernel could not be configured; log: $LOGS/config.log"
+	fault "the kernel cannot be configured with $(kgit -C "$GB_TREE" log -1 --format=%s): $(tail -n 3 "$LOGS/config.log" | paste -sd';')"
+	leave 0
+}
+
+# remark_off OUT: which of the series' options are not on in a configuration that was
+# to have them on
+remark_off()
+{
+	local line
+	while read -r line; do
+		grep -qE "^${line%=y}=[ym]$" "$1/.config" ||
+			remark "${line%=y} cannot be on in this configuration: what it adds was not looked at"
+	done < "$SCRATCH/on.fragment"
 }
 
 # fragment_of WHICH: a file that switches the series' own symbols on, or nothing
@@ -71,10 +90,26 @@ what_is()
 	esac
 }
 
-# C files of the kernel that the series touches, those of this architecture.
+# C files of the kernel that the series touches, those of this architecture; of one
+# that touches only headers, some that include them.
 touched_sources()
 {
-	files AM '*.c' ':!tools' ':!scripts' ':!samples' ':!Documentation' ':!arch' 'arch/x86/**.c'
+	local sources
+	sources=$(files AM '*.c' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.c')
+	[ -n "$sources" ] || sources=$(including_sources)
+	[ -z "$sources" ] || printf '%s\n' "$sources"
+}
+
+NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
+
+including_sources()
+{
+	local header name
+	{ files AM '*.h' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.h'; } | while read -r header; do
+		name=${header##*include/}
+		kgit -C "$K_TREE" grep -l -F -e "<${name#uapi/}>" -e "\"${header##*/}\"" "$G_HEAD" -- \
+			'mm/*.c' 'kernel/*.c' 'fs/proc/*.c' "$(dirname "$header")/*.c" || [ $? -eq 1 ]
+	done | sed "s/^$G_HEAD://" | sort -u | awk 'NR <= 40'
 }
 
 # objects COMMIT OUT: the objects of the touched sources that COMMIT has and the
@@ -107,6 +142,29 @@ makefile_line()
 	show "$1" "$2/Makefile" | sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
 		awk -v name="$3" '/^#/ { next }
 			{ for (i = 1; i <= NF; i++) if ($i == name) { print; exit } }'
+}
+
+# What a check compiled in all its ways: if that was nothing, it has nothing to say.
+LOOKED=0
+
+looked_at()
+{
+	LOOKED=$((LOOKED + $1))
+}
+
+anything_looked_at()
+{
+	[ "$LOOKED" -gt 0 ] || not_applicable "the configuration builds none of the touched files"
+}
+
+# remark_not_built OUT: the touched files that are not compiled with all options on
+remark_not_built()
+{
+	local file
+	while read -r file; do
+		! has "$G_HEAD" "$file" || is_built "$G_HEAD" "$file" "$1/.config" ||
+			remark "$file is not built in this configuration: not looked at"
+	done < <(touched_sources)
 }
 
 # compile OUT ARCH LOG [MAKE-ARGUMENT...] -- OBJECT...: all of them anew, for the
@@ -163,6 +221,8 @@ compare_warnings()
 		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
 	done
 	COMPARED=${#objects[@]}
+	looked_at "$COMPARED"
+	[ "$way" != on ] || remark_off "$out"
 	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
 	note "$way: $COMPARED objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
 }

@@ -86,6 +86,12 @@ files()
 	kgit -C "$K_TREE" diff --no-renames --name-only --diff-filter="$filter" "$G_BASE" "$G_HEAD" -- "$@"
 }
 
+# new_files [PATHSPEC...]: those that were no others before
+new_files()
+{
+	kgit -C "$K_TREE" diff -M --name-only --diff-filter=A "$G_BASE" "$G_HEAD" -- "$@"
+}
+
 # added_lines [PATHSPEC...]: the lines that the whole series adds, without their +
 added_lines()
 {
@@ -137,7 +143,7 @@ new_lines()
 # without_line_numbers: "file:12:3: text" as "file: text", for comparing
 without_line_numbers()
 {
-	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+(-[0-9]+)?)?:/\1:/'
+	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+(-[0-9]+)?)?:/\1:/; t; s/^([^: ]+):[0-9]+ /\1: /'
 }
 
 #
@@ -147,11 +153,15 @@ without_line_numbers()
 # new_symbols COMMIT: name and Kconfig file of each that COMMIT has and the base not
 new_symbols()
 {
-	local file
+	local name file
 	kgit -C "$K_TREE" diff --no-renames --name-only "$G_BASE" "$1" -- '*Kconfig*' |
 	while read -r file; do
 		comm -13 <(show "$G_BASE" "$file" | kconfig_names) <(show "$1" "$file" | kconfig_names) |
 			sed "s|\$| $file|"
+	done | while read -r name file; do
+		# moved from another file
+		kgit -C "$K_TREE" grep -qE "^[[:space:]]*(menu)?config[[:space:]]+$name\$" "$G_BASE" -- '*Kconfig*' ||
+			echo "$name $file"
 	done
 }
 

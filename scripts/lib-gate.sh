@@ -227,6 +227,9 @@ split_mails()
 		split_file "$SERIES" "$raw/0001"
 	fi
 	n=0
+	find "$raw" -type f | while read -r mail; do
+		decode_mail "$mail"
+	done
 	while read -r mail; do
 		n=$((n + 1))
 		cp "$mail" "$G_MAILS/$(printf %04d "$n")"
@@ -234,10 +237,28 @@ split_mails()
 	[ "$n" -gt 0 ] || die "--series '$SERIES' holds no patch in mail format, as 'git format-patch' writes them"
 }
 
+# decode_mail MAIL: as format-patch writes it, if it was encoded on its way: the
+# checks read mails as text
+decode_mail()
+{
+	local dir=$SCRATCH/decode
+	sed '/^\r\?$/q' "$1" | grep -qiE '^Content-Transfer-Encoding:[[:space:]]*(base64|quoted-printable)' || return 0
+	mkdir -p "$dir"
+	kgit mailinfo -k --encoding=UTF-8 "$dir/msg" "$dir/diff" < "$1" > "$dir/info" || return 0
+	{
+		echo 'From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001'
+		printf 'From: "%s" <%s>\n' "$(sed -n 's/^Author: //p' "$dir/info")" "$(sed -n 's/^Email: //p' "$dir/info")"
+		sed -n '/^\(Date\|Subject\): /p' "$dir/info"
+		printf 'MIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: 8bit\n\n'
+		cat "$dir/msg" "$dir/diff"
+	} > "$1.decoded"
+	mv "$1.decoded" "$1"
+}
+
 split_file()
 {
 	# text before the first mail is a note of whoever keeps the file
-	sed -n '/^From /,$p' "$1" > "$SCRATCH/mbox"
+	sed -n '/^From [^ ].* [0-9][0-9]:[0-9][0-9]:[0-9][0-9] /,$p' "$1" > "$SCRATCH/mbox"
 	[ -s "$SCRATCH/mbox" ] || cp "$1" "$SCRATCH/mbox"
 	kgit mailsplit -b -o"$2" "$SCRATCH/mbox" > /dev/null || die "'$1' is no mbox"
 }
@@ -297,7 +318,8 @@ apply_mails()
 	G_HEAD=$G_BASE
 	if [ "$status" -ne 0 ]; then
 		G_REFUSED=$(sed "s/^$COMMAND: //" "$SCRATCH/refused")
-		[ -n "$G_REFUSED" ] || die "the series could not be applied (status $status)"
+		[ -n "$G_REFUSED" ] && [ "$status" -eq "$E_USAGE" ] ||
+			die "the series could not be applied (status $status): $G_REFUSED"
 		return
 	fi
 	G_HEAD=$(cat "$SCRATCH/head")
@@ -444,9 +466,20 @@ check_key()
 	local name=$1
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
-		gcc --version | head -n 1
+		tools_of "$name"
 		check_files "$name" | ( cd "$ROOT" && xargs -d '\n' sha256sum )
 	} | sha256sum | cut -c1-16
+}
+
+# tools_of NAME: the versions of the host's tools that the check asks
+tools_of()
+{
+	gcc --version | head -n 1
+	ld --version | head -n 1
+	{ check_field "$1" Needs; arch_packages "$(check_field "$1" Arch)"; echo qemu qemu-system-x86; } |
+		while read -r _ package; do
+			dpkg-query -W "$package" 2> /dev/null || true
+		done
 }
 
 # run_checks: every chosen check, or what is known of it
@@ -498,6 +531,10 @@ run_check()
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \
 			"$(grep -v '^[[:space:]]*|' "$G_RESULT/log" | tail -n 3 | paste -sd';' | tr '\t' ' ')" > "$G_RESULT/error"
 		[ "$status" -lt 128 ] || leave "$status"
+		# what was found until then is a fault all the same
+		! grep -q '^fail' "$G_RESULT/findings" 2> /dev/null ||
+			printf 'fail\t%s\t%s; then the check could not go on\n' $((SECONDS - start)) \
+				"$(summary_of "$G_RESULT/findings")" > "$G_RESULT/error"
 		return
 	fi
 	printf '%s\t%s\t%s\n' "$(verdict_of "$G_RESULT/findings")" $((SECONDS - start)) \
@@ -558,6 +595,7 @@ report_check()
 		say "  logs: $G_RESULT"
 		record fail "$name" "$summary" ;;
 	error)
+		record error "$name" "$summary"
 		say "  logs: $G_RESULT"
 		ERRORS=$((ERRORS + 1)) ;;
 	esac
@@ -614,13 +652,21 @@ finish_gate()
 	[ -z "$MARKDOWN" ] || write_markdown > "$MARKDOWN"
 	say "logs: $G_DIR/results, $LOGS"
 	if [ "$ERRORS" -gt 0 ] && [ "$(count_results fail)" -eq 0 ]; then
-		[ -z "$JUNIT" ] || write_junit
-		[ -z "$JSON" ] || write_json
-		say "$ERRORS could not be run: no verdict"
-		echo "$(count_results pass) passed, 0 failed, $(count_results skip) skipped"
-		leave "$E_USAGE"
+		no_verdict "$ERRORS could not be run"
 	fi
+	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] ||
+		no_verdict "none of these checks has anything to look at"
 	finish
+}
+
+# no_verdict WHY
+no_verdict()
+{
+	[ -z "$JUNIT" ] || write_junit
+	[ -z "$JSON" ] || write_json
+	say "$1: no verdict"
+	echo "$(count_results pass) passed, 0 failed, $(count_results skip) skipped"
+	leave "$E_USAGE"
 }
 
 # write_markdown: what was run, on what, with which result, and what was not
@@ -790,6 +836,18 @@ submission_base()
 	esac
 }
 
+# not_passed FILE LOG: the checks that Run names, not by a glob, and that said anything
+# else: skipped is not looked at
+not_passed()
+{
+	local name
+	set -f
+	for name in $(submission_field "$1" Run); do
+		[[ "$name" == *[*?[]* ]] || grep -q "^PASS $name (" "$2" || echo "$name did not pass"
+	done
+	set +f
+}
+
 # wrong_verdict FILE LOG STATUS: prints how the verdict differs from the header's.
 # Exactly the named check must fail (or warn), and for the reason that is named.
 wrong_verdict()
@@ -801,6 +859,7 @@ wrong_verdict()
 	case "$want" in
 	pass|warn)
 		[ "$status" -eq 0 ] || echo "status $status, wanted 0: $others"
+		not_passed "$file" "$log"
 		[ "$want" = warn ] || return 0
 		got=$(sed -n "s/^WARN $check (/(/p" "$log") ;;
 	fail)

@@ -74,8 +74,9 @@ write_junit()
 {
 	{
 		echo '<?xml version="1.0" encoding="UTF-8"?>'
-		printf '<testsuite name="cow.%s" tests="%d" failures="%d" skipped="%d">\n' \
-			"$COMMAND" "$(wc -l < "$RESULTS")" "$(count_results fail)" "$(count_results skip)"
+		printf '<testsuite name="cow.%s" tests="%d" failures="%d" errors="%d" skipped="%d">\n' \
+			"$COMMAND" "$(wc -l < "$RESULTS")" "$(count_results fail)" "$(count_results error)" \
+			"$(count_results skip)"
 		xml_escape < "$RESULTS" | awk -F '\t' -v command="$COMMAND" '
 			{
 				printf "  <testcase classname=\"cow.%s\" name=\"%s\"", command, $2
@@ -83,7 +84,7 @@ write_junit()
 					print "/>"
 				else
 					printf "><%s message=\"%s\"/></testcase>\n",
-						$1 == "fail" ? "failure" : "skipped", $3
+						$1 == "fail" ? "failure" : $1 == "error" ? "error" : "skipped", $3
 			}'
 		echo '</testsuite>'
 	} > "$JUNIT"

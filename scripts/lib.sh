@@ -352,7 +352,7 @@ set_option()
 		[ -n "$2" ] || die "--base needs a kernel's name, a path, or a revision of --tree"
 		BASE=$2 ;;
 	--range)
-		[[ "$2" =~ ^[^.].*\.\.[^.]+$ ]] || die "--range '$2' is not A..B"
+		[[ "$2" =~ ^[^.](.*[^.])?\.\.[^.].*$ ]] || die "--range '$2' is not A..B"
 		RANGE=$2 ;;
 	--only)
 		ONLY+=" ${2//,/ }" ;;
