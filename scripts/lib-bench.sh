@@ -97,7 +97,7 @@ run_job()
 	is_terminal || say "measuring ($K_NAME${UNPATCHED:+ without the series}${ICOUNT:+, instructions}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	say "measuring: $((SECONDS - start))s"
-	report_guest "$dir" || job_lost "${WHY:-$(printf '%s\n' "$SPLATS" | awk 'NR == 1')}"
+	report_guest "$dir" || job_lost "${WHY:-$(first_splat "$SPLATS")}"
 	split_sections "$dir"
 	job_went_well "$dir" "${VERDICT#exited }"
 	write_about "$dir"

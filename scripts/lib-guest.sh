@@ -435,6 +435,12 @@ show_splats()
 	printf '%s\n' "$1" | awk 'NR <= 10 { print "  | " $0 }' >&2
 }
 
+# first_splat LINES: the first that says something
+first_splat()
+{
+	printf '%s\n' "$1" | awk 'NR == 1 { line = $0 } !/cut here/ && !n++ { line = $0 } END { print line }'
+}
+
 # find_splats CONSOLE: prints the lines by which a kernel complains
 find_splats()
 {

@@ -182,7 +182,7 @@ run_selftests()
 	fi
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
-	[ -z "$SPLATS" ] || record fail console "$(printf '%s\n' "$SPLATS" | head -n 1)"
+	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
 	[ -n "${QUIET-}" ] || report_guest "$dir" || true
 	check_filter_hit "$dir/job.log"
 	show_failures "$dir/job.log"

@@ -138,6 +138,6 @@ judge_kunit()
 	fi
 	if [ -n "$splats" ]; then
 		[ -n "${QUIET-}" ] || show_splats "$splats" "$KUNIT_LOG"
-		record fail "$arch:console" "$(printf '%s\n' "$splats" | head -n 1)"
+		record fail "$arch:console" "$(first_splat "$splats")"
 	fi
 }
