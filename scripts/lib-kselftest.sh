@@ -137,7 +137,7 @@ perf_program()
 }
 
 # FIXTURE.VARIANT.TEST is one test, TEST the one of that name in every variant.
-test_option()
+option_of_test()
 {
 	case "$TEST" in
 	*.*) echo -r ;;
@@ -153,7 +153,7 @@ selftest_job()
 		arguments+=(-t "cow:$program")
 		if [ -n "$TEST" ]; then
 			variable=KSELFTEST_$(printf %s "$program" | tr -c '[:alnum:]_' _ | tr '[:lower:]' '[:upper:]')_ARGS
-			echo "export $variable='$(test_option) $TEST'"
+			echo "export $variable='$(option_of_test) $TEST'"
 		fi
 	done
 	echo 'cd /kselftest || exit 2'
