@@ -502,8 +502,8 @@ static void clock_is_right(struct kunit *test)
 	around = local_clock();
 
 	ns = cow_clock_ns(begin, end);
-	KUNIT_EXPECT_GE(test, ns + ns / 1000 + tick, within - inner);
-	KUNIT_EXPECT_LE(test, ns, around - outer + (around - outer) / 1000 + tick);
+	KUNIT_EXPECT_GE(test, ns + div_u64(ns, 1000) + tick, within - inner);
+	KUNIT_EXPECT_LE(test, ns, around - outer + div_u64(around - outer, 1000) + tick);
 }
 
 /*
