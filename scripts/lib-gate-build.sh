@@ -199,7 +199,7 @@ warnings_of()
 }
 
 # compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base
-# does not have. Sets COMPARED, the number of objects.
+# does not have.
 compare_warnings()
 {
 	local way=$1 out=$G_DIR/x86_64-$1 commit when objects
@@ -220,11 +220,10 @@ compare_warnings()
 		fi
 		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
 	done
-	COMPARED=${#objects[@]}
-	looked_at "$COMPARED"
+	looked_at "${#objects[@]}"
 	[ "$way" != on ] || remark_off "$out"
 	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
-	note "$way: $COMPARED objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
+	note "$way: ${#objects[@]} objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
 }
 
 #

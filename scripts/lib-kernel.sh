@@ -750,7 +750,8 @@ working_tree()
 link_unpatched()
 {
 	local from=$K_DIR/unpatched/tree
-	[ -f "$K_DIR/unpatched/base" ] && [ "$from" != "$1" ] || return 0
+	# none yet, or it is the one that is laid out now
+	[ -f "$K_DIR/unpatched/base" ] || return 0
 	find "$from" -mindepth 1 -maxdepth 1 ! -name .git -exec cp -al -t "$1" {} + || true
 	cp "$(kgit -C "$from" rev-parse --git-path index)" "$(kgit -C "$1" rev-parse --git-path index)"
 }
