@@ -45,6 +45,7 @@ boot_kernel()
 	if [ "$1" = base ]; then
 		dir=$BASE_DIR
 		[ -n "$G_ON_SERIES" ] || UNPATCHED=1
+		[ -z "$DEBUG" ] || ON_FAILED_JOB=base_failed
 		build_kernel "$ARCH" "$dir" || die "the base does not build: $(errors_of "$LOGS/build.log")"
 		return
 	fi
@@ -62,6 +63,12 @@ job_failed()
 {
 	fault "the patched kernel does not survive it: $1"
 	leave 0
+}
+
+# A sanitizer that complains about the base has nothing to say about the submission.
+base_failed()
+{
+	not_applicable "the base does not survive it itself: $1"
 }
 
 # What a series brings is off by default, and has to be on to be looked at.

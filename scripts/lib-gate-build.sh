@@ -96,31 +96,33 @@ touched_sources()
 {
 	local sources
 	sources=$(files AM '*.c' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.c')
-	[ -n "$sources" ] || sources=$(including_sources)
+	[ -n "$sources" ] || sources=$(including_sources 20)
 	[ -z "$sources" ] || printf '%s\n' "$sources"
 }
 
 NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
 
+# including_sources MOST: so many of those that include a touched header, of each
 including_sources()
 {
 	local header name
 	{ files AM '*.h' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.h'; } | while read -r header; do
 		name=${header##*include/}
-		kgit -C "$K_TREE" grep -l -F -e "<${name#uapi/}>" -e "\"${header##*/}\"" "$G_HEAD" -- \
-			'mm/*.c' 'kernel/*.c' 'fs/proc/*.c' "$(dirname "$header")/*.c" || [ $? -eq 1 ]
-	done | sed "s/^$G_HEAD://" | sort -u | awk 'NR <= 40'
+		{
+			kgit -C "$K_TREE" grep -l -F -e "<${name#uapi/}>" -e "\"${header##*/}\"" "$G_HEAD" -- \
+				'mm/*.c' 'kernel/*.c' 'fs/proc/*.c' "$(dirname "$header")/*.c" || [ $? -eq 1 ]
+		} | sed "s/^$G_HEAD://" | sort -t / -k 1,1r -k 2 | awk -v most="$1" 'NR <= most'
+	done | sort -u
 }
 
-# objects COMMIT OUT: the objects of the touched sources that COMMIT has and the
-# configuration builds
+# objects COMMIT OUT [LISTING]: the objects of the touched sources, or of those that a
+# function lists, that COMMIT has and the configuration builds
 objects()
 {
 	local file
 	while read -r file; do
-		has "$1" "$file" || continue
 		! is_built "$1" "$file" "$2/.config" || echo "${file%.c}.o"
-	done < <(touched_sources)
+	done < <("${3:-touched_sources}" | names_at "$1")
 }
 
 # is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above
@@ -191,11 +193,11 @@ errors_of()
 	sieve -E '(error|undefined reference|ERROR|\*\*\*|No rule)' "$1" | sed -n 1,3p | paste -sd';'
 }
 
-# warnings_of LOG: one a line, without line numbers; paths as in the tree
+# warnings_of LOG: one a line, without line numbers; paths as in the tree, in the end
 warnings_of()
 {
 	sieve -E ': (warning|error|note): |: (warning|error): ' "$1" | sieve -v ': note: ' |
-		sed -e 's/^\.\.\/tree\///' -e "s|^$GB_TREE/||" | without_line_numbers | sort
+		sed -e 's/^\.\.\/tree\///' -e "s|^$GB_TREE/||" | with_new_names | without_line_numbers | sort
 }
 
 # compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base

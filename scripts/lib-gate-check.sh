@@ -116,6 +116,53 @@ in_tree()
 	kgit -C "$K_TREE" grep "${@:1:$#-2}" "$G_HEAD" "${@: -2}"
 }
 
+# renamed: OLD TAB NEW, the files that the whole series moves
+renamed()
+{
+	kgit -C "$K_TREE" diff -M --diff-filter=R --name-status "$G_BASE" "$G_HEAD" | cut -f 2-
+}
+
+# name_at COMMIT FILE: what a file of the last patch is called there; nothing if there
+# is none
+name_at()
+{
+	local old
+	if has "$1" "$2"; then
+		echo "$2"
+		return
+	fi
+	old=$(renamed | awk -F '\t' -v name="$2" '$2 == name { print $1 }')
+	[ -z "$old" ] || ! has "$1" "$old" || echo "$old"
+}
+
+# names_at COMMIT: the same for each line of standard input
+names_at()
+{
+	local file
+	while read -r file; do
+		name_at "$1" "$file"
+	done
+}
+
+# with_new_names: complaints about files that are moved, as if they were already:
+# what was noise under the old name is no fault under the new one
+with_new_names()
+{
+	renamed > "$SCRATCH/renamed"
+	awk -v list="$SCRATCH/renamed" '
+		BEGIN {
+			while ((getline line < list) > 0) {
+				split(line, name, "\t")
+				new[name[1]] = name[2]
+			}
+		}
+		{
+			old = $0
+			sub(/:.*/, "", old)
+			print (old in new ? new[old] substr($0, length(old) + 1) : $0)
+		}'
+}
+
 # lay_out DIR COMMIT PATH...: those files and folders of a commit, as files
 lay_out()
 {

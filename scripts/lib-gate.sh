@@ -11,7 +11,7 @@ GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 # Checks. One file each, GROUP-NAME, with a header of "# Field: text" lines:
 # Check (what it looks at), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
 # any number), Arch (whose packages it needs, too: arch_packages), Uses (other files
-# of ours that decide its verdict).
+# of ours that decide its verdict), Tree (gate: it works on the gate's own tree).
 #
 
 # all_checks: names, in the order in which they run
@@ -482,17 +482,84 @@ tools_of()
 		done
 }
 
-# run_checks: every chosen check, or what is known of it
+# run_checks: every chosen check, or what is known of it. Two at a time: a guest leaves
+# half of two cores to a compiler. Those that work on the gate's own tree run one after
+# the other, and who has no more of his own takes the last ones of the others.
 run_checks()
 {
-	local name
+	local name in_tree=() others=() backwards=()
 	SUBMISSION_KEY=$(submission_key)
 	GATE_STATE=$SCRATCH/state
 	save_state
+	mkdir -p "$G_DIR/results" "$SCRATCH/begun"
 	: > "$LOGS/verdicts"
-	ERRORS=0
 	for name in "${CHECKS[@]}"; do
+		if uses_tree "$name"; then
+			in_tree+=("$name")
+		else
+			others+=("$name")
+			backwards=("$name" "${backwards[@]}")
+		fi
+	done
+	if [ "$JOBS" -gt 1 ]; then
+		start_lane "${others[@]}"
+		start_lane "${in_tree[@]}" "${backwards[@]}"
+	else
+		start_lane "${CHECKS[@]}"
+	fi
+	wait_lanes
+	record_verdicts
+}
+
+# uses_tree NAME: the gate's own, at one commit or another. A submission that is not our
+# own series has no other tree.
+uses_tree()
+{
+	[ "$(check_field "$1" Tree)" = gate ] || { [ "$G_KIND" != own ] && [ "$(check_group "$1")" != form ]; }
+}
+
+LANES=()
+
+# start_lane NAME...: in a process group of its own, which is ended as a whole
+start_lane()
+{
+	set -m
+	run_lane "$@" &
+	set +m
+	LANES+=($!)
+}
+
+wait_lanes()
+{
+	local lane status=0
+	for lane in "${LANES[@]}"; do
+		wait "$lane" || status=$?
+	done
+	LANES=()
+	[ "$status" -eq 0 ] || leave "$status"
+}
+
+end_lanes()
+{
+	local lane
+	for lane in "${LANES[@]}"; do
+		kill -TERM -- "-$lane" 2> /dev/null || true
+	done
+	wait
+}
+
+at_exit end_lanes
+
+# run_lane NAME...: those that the other lane has not begun
+run_lane()
+{
+	local name
+	# after the check that runs, which has had the signal as well
+	trap 'exit 143' TERM
+	for name; do
+		mkdir "$SCRATCH/begun/$name" 2> /dev/null || continue
 		G_RESULT=$G_DIR/results/$name.$(check_key "$name")
+		G_AGAIN=
 		if [ -n "$FRESH" ] || [ ! -f "$G_RESULT/verdict" ]; then
 			run_check "$name"
 		else
@@ -500,6 +567,22 @@ run_checks()
 		fi
 		report_check "$name"
 	done
+}
+
+# record_verdicts: in the order of the checks, whichever ended first
+record_verdicts()
+{
+	local verdict name seconds summary dir
+	awk -F '\t' 'NR == FNR { place[$1] = NR; next } { print place[$2] "\t" $0 }' \
+		<(printf '%s\n' "${CHECKS[@]}") "$LOGS/verdicts" | sort -n | cut -f 2- > "$LOGS/verdicts.sorted"
+	mv "$LOGS/verdicts.sorted" "$LOGS/verdicts"
+	while IFS=$'\t' read -r verdict name seconds summary dir; do
+		case "$verdict" in
+		warn) record pass "$name" "warning: $summary" ;;
+		*) record "$verdict" "$name" "$summary" ;;
+		esac
+	done < "$LOGS/verdicts"
+	ERRORS=$(count_results error)
 }
 
 # What a check's own process needs to know.
@@ -517,16 +600,12 @@ save_state()
 run_check()
 {
 	local name=$1 start=$SECONDS status=0
-	G_AGAIN=
-	mkdir -p "$G_DIR/results"
 	rm -rf "$G_RESULT"
 	drop_old_results "$name"
 	mkdir -p "$G_RESULT"
-	is_terminal || say "== $name ..."
-	start_ticker "$name" "$start"
+	say "== $name ..."
 	COW_LOGS=$G_RESULT COW_RESULTS='' bash "$ROOT/scripts/gate-check" "$GATE_STATE" "$name" "$G_RESULT" \
 		> "$G_RESULT/log" 2>&1 < /dev/null || status=$?
-	stop_ticker
 	if [ "$status" -ne 0 ]; then
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \
 			"$(grep -v '^[[:space:]]*|' "$G_RESULT/log" | tail -n 3 | paste -sd';' | tr '\t' ' ')" > "$G_RESULT/error"
@@ -575,7 +654,7 @@ summary_of()
 		END { if (n) printf "%s%s", first, (n > 1 ? " (and " n - 1 " more)" : "") }' "$1"
 }
 
-# report_check NAME: one line, what was found, and the result
+# report_check NAME: one line, what was found, and a line for the table
 report_check()
 {
 	local name=$1 verdict seconds summary file=$G_RESULT/verdict
@@ -585,19 +664,13 @@ report_check()
 		"$G_AGAIN" "${summary:+: $summary}"
 	printf '%s\t%s\t%s\t%s\t%s\n' "$verdict" "$name" "$seconds" "$summary" "$G_RESULT" >> "$LOGS/verdicts"
 	case "$verdict" in
-	pass|skip)
-		record "$verdict" "$name" "$summary" ;;
 	warn)
-		say_findings warn
-		record pass "$name" "warning: $summary" ;;
+		say_findings warn ;;
 	fail)
 		say_findings fail
-		say "  logs: $G_RESULT"
-		record fail "$name" "$summary" ;;
+		say "  logs: $G_RESULT" ;;
 	error)
-		record error "$name" "$summary"
-		say "  logs: $G_RESULT"
-		ERRORS=$((ERRORS + 1)) ;;
+		say "  logs: $G_RESULT" ;;
 	esac
 }
 

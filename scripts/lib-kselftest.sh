@@ -145,6 +145,8 @@ option_of_test()
 	esac
 }
 
+DEBUG_TIMEOUT=2400
+
 # The job: the runner, with the tests of a program chosen by its own options.
 selftest_job()
 {
@@ -158,6 +160,8 @@ selftest_job()
 	done
 	echo 'cd /kselftest || exit 2'
 	printf 'exec ./run_kselftest.sh '
+	# of each program: a kernel that checks all it does takes its time
+	[ -z "$DEBUG" ] || printf -- '--override-timeout %s ' "$DEBUG_TIMEOUT"
 	[ ${#arguments[@]} -eq 0 ] || shell_words "${arguments[@]}"
 	echo
 }
@@ -165,7 +169,8 @@ selftest_job()
 # run_selftests: boots the kernel of need_kernel, records every test
 run_selftests()
 {
-	local dir=$LOGS/guest
+	local dir=$LOGS/guest seconds=${TIMEOUT:-1800}
+	[ -n "$TIMEOUT" ] || [ -z "$DEBUG" ] || seconds=$((2 * DEBUG_TIMEOUT))
 	mkdir -p "$SCRATCH/job.dir"
 	selftest_job > "$SCRATCH/job.dir/job"
 	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
@@ -173,12 +178,12 @@ run_selftests()
 	tools_archive "$SCRATCH/tools.cpio"
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
-	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
 	if emulator_slipped "$dir/console.txt"; then
 		say "QEMU ran half-patched code (its bug, see $dir.slipped); once more"
 		rm -rf "$dir.slipped"
 		mv "$dir" "$dir.slipped"
-		STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
+		STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
 	fi
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"

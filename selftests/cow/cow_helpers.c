@@ -219,6 +219,38 @@ size_t cow_pmd_size(void)
 
 #define THP_DIR	"/sys/kernel/mm/transparent_hugepage/"
 
+/*
+ * Where khugepaged makes folios of this size, too, it would move pages whose place a
+ * test goes by. It looks at once when the first process in the system asks for huge
+ * pages, then every 10 seconds: let that be this process, with nothing to be found yet,
+ * and the second look in a day.
+ */
+static void cow_quiet_khugepaged(struct cow_undo *undo)
+{
+	static const char scans[] = THP_DIR "khugepaged/full_scans";
+	size_t len = 2 << 16;	/* however it is aligned */
+	long then, now;
+	void *p;
+	int i;
+
+	if (access(THP_DIR "hugepages-64kB/stats/collapse_alloc", F_OK))
+		return;
+	if (!cow_tweak(undo, THP_DIR "khugepaged/scan_sleep_millisecs",
+		       "86400000") ||
+	    cow_read_long(scans, &then))
+		return;
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return;
+	*(volatile char *)p = 1;
+	madvise(p, len, MADV_HUGEPAGE);
+	/* It has looked, or it was not asked to: another process was first. */
+	for (i = 0; i < 100 && !cow_read_long(scans, &now) && now == then; i++)
+		usleep(10000);
+	munmap(p, len);
+}
+
 const char *cow_allow_folios(struct cow_undo *undo)
 {
 	char path[128];
@@ -230,6 +262,7 @@ const char *cow_allow_folios(struct cow_undo *undo)
 	if (!cow_tweak(undo, path, "never") ||
 	    !cow_tweak(undo, THP_DIR "hugepages-64kB/enabled", "madvise"))
 		return "enabling huge pages of 64 kB needs root";
+	cow_quiet_khugepaged(undo);
 	return NULL;
 }
 
