@@ -180,6 +180,7 @@ compile()
 		shift
 	done
 	shift
+	: > "$log"
 	[ $# -gt 0 ] || return 0
 	for object; do
 		rm -f "$out/$object"
