@@ -79,15 +79,12 @@ ways()
 	[ -z "$(new_symbols "$G_HEAD")" ] || echo on
 }
 
-# what_is WAY: for messages
+# what_is WAY: for messages, " with ..."; nothing if the series has no option
 what_is()
 {
 	local names
 	names=$(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')
-	case "$1" in
-	on) echo "$names on" ;;
-	*) echo "${names:+$names off}" ;;
-	esac
+	echo "${names:+ with $names $1}"
 }
 
 # C files of the kernel that the series touches, those of this architecture; of one
