@@ -14,6 +14,10 @@ use_ccache()
 	export CCACHE_BASEDIR=$BUILD CCACHE_NOHASHDIR=1
 	export CCACHE_IGNOREOPTIONS='-fmacro-prefix-map=* -ffile-prefix-map=*'
 	export CCACHE_SLOPPINESS=time_macros,locale
+	# Goes by the compiler's own list of headers: without it ccache preprocesses what it
+	# does not know, which makes a first build two thirds dearer (0.80 s instead of
+	# 0.47 s of CPU for mm/swap_slots.o), for 1 in 40 of the hits.
+	export CCACHE_DEPEND=1
 }
 
 # make_flags [ARCH]: sets MAKE_FLAGS, what every make of the kernel's gets
