@@ -33,7 +33,7 @@ prepare_bench()
 build_bench_program()
 {
 	install_selftests "$K_TREE" "$K_DIR"
-	BENCH_PATH=$K_DIR/selftests/install/cow/$BENCH_PROGRAM
+	BENCH_PATH=$INSTALLED/cow/$BENCH_PROGRAM
 	[ -x "$BENCH_PATH" ] || die "the kselftests of $K_NAME installed no $BENCH_PROGRAM"
 }
 

@@ -40,7 +40,8 @@ selftests_name()
 }
 
 # install_selftests TREE DIR: the folder selftests_name below DIR, with install/ as
-# make install leaves it, and the archive of that name in SCRATCH.
+# make install leaves it, and the archive of that name in SCRATCH. Sets INSTALLED, a
+# copy of install/ that no other run replaces.
 # FORCE_TARGETS: a test that does not compile must not be left out silently.
 install_selftests()
 {
@@ -79,7 +80,8 @@ selftest_archive()
 	local install=$1 dir file
 	dir=$(mktemp -d "$SCRATCH/tests.XXX")
 	mkdir -p "$dir/kselftest" "$dir/usr/bin"
-	cp -a "$install/." "$dir/kselftest/"
+	INSTALLED=$dir/kselftest
+	cp -a "$install/." "$INSTALLED/"
 	find "$install" -type f -perm -u+x | while read -r file; do
 		program_libraries "$file"
 	done | sort -u | copy_libraries "$dir"
