@@ -58,6 +58,16 @@ boot_kernel()
 	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$dir/$(out_name "$ARCH")"
 }
 
+# kernel_to_boot ARCH: builds the one with the series' options on that the behaviour is
+# looked at in. Sets OUT.
+kernel_to_boot()
+{
+	ARCH=$1
+	behaviour_tree
+	boot_kernel patched
+	note "${OUT##*/}: builds"
+}
+
 # The base has survived the same job.
 job_failed()
 {
