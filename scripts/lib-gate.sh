@@ -545,7 +545,7 @@ end_lanes()
 	for lane in "${LANES[@]}"; do
 		kill -TERM -- "-$lane" 2> /dev/null || true
 	done
-	wait
+	[ ${#LANES[@]} -eq 0 ] || wait "${LANES[@]}" || true
 }
 
 at_exit end_lanes
