@@ -146,7 +146,7 @@ struct cow_undo {
 	struct {
 		char path[128];
 		char value[32];
-	} file[8];
+	} file[16];
 };
 
 /*
