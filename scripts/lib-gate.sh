@@ -179,10 +179,24 @@ take_own()
 {
 	G_KIND=own
 	G_TITLE="our own series"
-	[ -z "$(kgit -C "$K_TREE" status --porcelain --untracked-files=normal | head -n 1)" ] ||
-		die "$K_TREE has changes that are not committed: commit them, or take them back by 'refresh'"
 	G_HEAD=$(kgit -C "$K_TREE" rev-parse HEAD)
+	unmoved || die "commit that, or take it back by 'refresh'"
 	write_mails "$K_TREE" "$G_BASE..$G_HEAD"
+}
+
+# unmoved: whether what is built in the prepared tree is the series that is judged
+unmoved()
+{
+	local changes
+	changes=$(kgit -C "$K_TREE" status --porcelain --untracked-files=normal) || return
+	if [ -n "$changes" ]; then
+		say "$K_TREE has changes that are not committed"
+		return 1
+	fi
+	if [ "$(kgit -C "$K_TREE" rev-parse HEAD)" != "$G_HEAD" ]; then
+		say "$K_TREE is not at the commit that is judged"
+		return 1
+	fi
 }
 
 # write_mails REPOSITORY RANGE: only reads the repository
@@ -529,14 +543,26 @@ start_lane()
 	LANES+=($!)
 }
 
+# wait_lanes: until the last has ended, or one that could not go on
 wait_lanes()
 {
-	local lane status=0
-	for lane in "${LANES[@]}"; do
-		wait "$lane" || status=$?
+	local lane status=0 left
+	start_ticker "the gate" "$SECONDS"
+	while [ ${#LANES[@]} -gt 0 ] && [ "$status" -eq 0 ]; do
+		wait -n "${LANES[@]}" || status=$?
+		left=()
+		for lane in "${LANES[@]}"; do
+			! kill -0 "$lane" 2> /dev/null || left+=("$lane")
+		done
+		LANES=("${left[@]}")
 	done
-	LANES=()
-	[ "$status" -eq 0 ] || leave "$status"
+	end_lanes
+	stop_ticker
+	case "$status" in
+	0) ;;
+	130|143) leave "$status" ;;
+	*) say "the gate could not go on (status $status)" ;;
+	esac
 }
 
 end_lanes()
@@ -546,6 +572,7 @@ end_lanes()
 		kill -TERM -- "-$lane" 2> /dev/null || true
 	done
 	[ ${#LANES[@]} -eq 0 ] || wait "${LANES[@]}" || true
+	LANES=()
 }
 
 at_exit end_lanes
@@ -557,7 +584,12 @@ run_lane()
 	# after the check that runs, which has had the signal as well
 	trap 'exit 143' TERM
 	for name; do
-		mkdir "$SCRATCH/begun/$name" 2> /dev/null || continue
+		# a gate that was killed has no use for more
+		kill -0 $$ 2> /dev/null || exit
+		if ! mkdir "$SCRATCH/begun/$name" 2> /dev/null; then
+			[ -d "$SCRATCH/begun/$name" ] || die "no folder can be made in $SCRATCH"
+			continue
+		fi
 		G_RESULT=$G_DIR/results/$name.$(check_key "$name")
 		G_AGAIN=
 		if [ -n "$FRESH" ] || [ ! -f "$G_RESULT/verdict" ]; then
@@ -569,10 +601,20 @@ run_lane()
 	done
 }
 
+# in_place_of_ticker: what a lane says next does not go behind the elapsed time
+in_place_of_ticker()
+{
+	! is_terminal || printf '\r\033[K' >&2
+}
+
 # record_verdicts: in the order of the checks, whichever ended first
 record_verdicts()
 {
 	local verdict name seconds summary dir
+	for name in "${CHECKS[@]}"; do
+		awk -F '\t' -v name="$name" '$2 == name { found = 1 } END { exit !found }' "$LOGS/verdicts" ||
+			printf 'error\t%s\t0\tnot run: the gate could not go on\t%s\n' "$name" "$G_DIR/results" >> "$LOGS/verdicts"
+	done
 	awk -F '\t' 'NR == FNR { place[$1] = NR; next } { print place[$2] "\t" $0 }' \
 		<(printf '%s\n' "${CHECKS[@]}") "$LOGS/verdicts" | sort -n | cut -f 2- > "$LOGS/verdicts.sorted"
 	mv "$LOGS/verdicts.sorted" "$LOGS/verdicts"
@@ -603,13 +645,17 @@ run_check()
 	rm -rf "$G_RESULT"
 	drop_old_results "$name"
 	mkdir -p "$G_RESULT"
+	in_place_of_ticker
 	say "== $name ..."
 	COW_LOGS=$G_RESULT COW_RESULTS='' bash "$ROOT/scripts/gate-check" "$GATE_STATE" "$name" "$G_RESULT" \
 		> "$G_RESULT/log" 2>&1 < /dev/null || status=$?
+	[ "$status" -ne 0 ] || [ "$G_KIND" != own ] || unmoved 2>> "$G_RESULT/log" || status=$E_USAGE
 	if [ "$status" -ne 0 ]; then
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \
 			"$(grep -v '^[[:space:]]*|' "$G_RESULT/log" | tail -n 3 | paste -sd';' | tr '\t' ' ')" > "$G_RESULT/error"
-		[ "$status" -lt 128 ] || leave "$status"
+		case "$status" in
+		130|143) leave "$status" ;;
+		esac
 		# what was found until then is a fault all the same
 		! grep -q '^fail' "$G_RESULT/findings" 2> /dev/null ||
 			printf 'fail\t%s\t%s; then the check could not go on\n' $((SECONDS - start)) \
@@ -626,7 +672,8 @@ run_check()
 drop_old_results()
 {
 	local dir
-	find "$G_DIR/results" -mindepth 1 -maxdepth 1 -type d -name "$1.*" -printf "%T@ %p\n" |
+	# of other checks, the other lane removes some meanwhile
+	find "$G_DIR/results" -ignore_readdir_race -mindepth 1 -maxdepth 1 -type d -name "$1.*" -printf "%T@ %p\n" |
 		sort -rn | tail -n +6 | while read -r _ dir; do
 			rm -rf "$dir"
 		done
@@ -660,6 +707,7 @@ report_check()
 	local name=$1 verdict seconds summary file=$G_RESULT/verdict
 	[ -f "$file" ] || file=$G_RESULT/error
 	IFS=$'\t' read -r verdict seconds summary < "$file"
+	in_place_of_ticker
 	printf '%s %s (%ss)%s%s\n' "$(echo "$verdict" | tr '[:lower:]' '[:upper:]')" "$name" "$seconds" \
 		"$G_AGAIN" "${summary:+: $summary}"
 	printf '%s\t%s\t%s\t%s\t%s\n' "$verdict" "$name" "$seconds" "$summary" "$G_RESULT" >> "$LOGS/verdicts"
@@ -888,7 +936,9 @@ judge_submission()
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
-		[ "$status" -lt 128 ] || leave "$status"
+		case "$status" in
+		130|143) leave "$status" ;;
+		esac
 		wrong=$(wrong_verdict "$file" "$log" "$status")
 	fi
 	if [ -z "$wrong" ]; then
