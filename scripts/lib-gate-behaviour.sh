@@ -14,8 +14,7 @@ behaviour_tree()
 {
 	if [ "$G_KIND" = own ]; then
 		B_DIR=$K_DIR
-		[ "$(kgit -C "$K_TREE" rev-parse HEAD)" = "$G_HEAD" ] ||
-			die "$K_TREE has moved since the gate began"
+		unmoved || die "it has to be as it was when the gate began"
 		return
 	fi
 	build_tree
@@ -35,27 +34,39 @@ base_tree()
 }
 
 # boot_kernel WHICH: builds what is to be booted next, base or patched, with BENCH and
-# DEBUG. A base that does not build is not the submission's fault.
+# DEBUG.
 boot_kernel()
 {
-	local dir=$B_DIR
 	UNPATCHED=
 	RIVAL_FRAGMENT=
 	ON_FAILED_JOB=
 	if [ "$1" = base ]; then
-		dir=$BASE_DIR
-		[ -n "$G_ON_SERIES" ] || UNPATCHED=1
 		[ -z "$DEBUG" ] || ON_FAILED_JOB=base_failed
-		build_kernel "$ARCH" "$dir" || die "the base does not build: $(errors_of "$LOGS/build.log")"
+		build_base
 		return
 	fi
 	ON_FAILED_JOB=job_failed
 	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || rival_options
-	if ! build_kernel "$ARCH" "$dir"; then
-		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
-		leave 0
-	fi
-	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$dir/$(out_name "$ARCH")"
+	build_kernel "$ARCH" "$B_DIR" || build_failed
+	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$B_DIR/$(out_name "$ARCH")"
+}
+
+# A base that does not build is not the submission's fault.
+build_base()
+{
+	base_tree
+	[ -n "$G_ON_SERIES" ] || UNPATCHED=1
+	build_kernel "$ARCH" "$BASE_DIR" || die "the base does not build: $(errors_of "$LOGS/build.log")"
+}
+
+# The patched kernel does not: whose fault that is, the base tells.
+build_failed()
+{
+	mv "$LOGS/build.log" "$LOGS/build.patched.log"
+	RIVAL_FRAGMENT=
+	build_base
+	fault "the kernel does not build: $(errors_of "$LOGS/build.patched.log")"
+	leave 0
 }
 
 # kernel_to_boot ARCH: builds the one with the series' options on that the behaviour is
@@ -75,9 +86,11 @@ job_failed()
 	leave 0
 }
 
-# A sanitizer that complains about the base has nothing to say about the submission.
+# A sanitizer that complains about the base has nothing to say about the submission; a
+# guest that does not start, or not end, has nothing to say at all.
 base_failed()
 {
+	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $1"
 	not_applicable "the base does not survive it itself: $1"
 }
 
@@ -138,23 +151,22 @@ kunit_on()
 # kselftests_on ARCH: our kselftests on the submission, with DEBUG
 kselftests_on()
 {
-	local status=0
+	local status=0 errors
 	need_our_tests
 	behaviour_tree
 	ARCH=$1
 	PROGRAMS=
 	TEST=
-	if ! build_kernel "$ARCH" "$B_DIR"; then
-		fault "the kernel does not build: $(errors_of "$LOGS/build.log")"
-		return
-	fi
+	boot_kernel patched
 	need_sysroot "${SYSROOT_BASE[@]}"
 	need_sysroot "${SYSROOT_SELFTESTS[@]}"
 	# not as a condition, which no failed command in it would end
 	( install_selftests "$B_DIR/tree" "$B_DIR" ) &
 	wait $! || status=$?
 	if [ "$status" -ne 0 ]; then
-		fault "the kselftests do not build: $(errors_of "$LOGS/selftests.log")"
+		errors=$(errors_of "$LOGS/selftests.log")
+		[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
+		fault "the kselftests do not build: $errors"
 		return
 	fi
 	run_selftests
