@@ -122,7 +122,8 @@ objects()
 	done < <("${3:-touched_sources}" | names_at "$1")
 }
 
-# is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above
+# is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above, and by
+# those that lead to the folder
 is_built()
 {
 	local dir name line
@@ -131,9 +132,17 @@ is_built()
 	line=$(makefile_line "$1" "$dir" "$name")
 	[ -n "$line" ] || line=$(makefile_line "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
 	[ -n "$line" ] || return 1
-	if [[ "$line" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]]; then
-		grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$3"
-	fi
+	is_chosen "$line" "$3" || return
+	while [[ "$dir" = */* ]]; do
+		is_chosen "$(makefile_line "$1" "${dir%/*}" "${dir##*/}/")" "$3" || return
+		dir=${dir%/*}
+	done
+}
+
+# is_chosen LINE CONFIG: unless it hangs on an option that is off
+is_chosen()
+{
+	[[ ! "$1" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]] || grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$2"
 }
 
 makefile_line()
