@@ -68,8 +68,9 @@ programs()
 # One that only the submission keeps from its end is a difference like any other.
 leave_out_late()
 {
-	local name
-	late_programs < "$RUNS/base" | while read -r name; do
+	local name late
+	mapfile -t late < <(late_programs < "$RUNS/base")
+	for name in "${late[@]}"; do
 		remark "$name does not end in its time on the base: not compared"
 		rm -f "$BENCH_FILES/selftests/$name"
 		sieve -v "^$name: " "$RUNS/base" > "$SCRATCH/rest"
@@ -193,7 +194,7 @@ compare()
 differing()
 {
 	local name
-	for name in $(sed 's/: .*//' "$RUNS/base" "$RUNS/$1" | sort -u); do
+	sed 's/: .*//' "$RUNS/base" "$RUNS/$1" | sort -u | while read -r name; do
 		as_on_base "$1" "$name" || echo "$name"
 	done
 }
