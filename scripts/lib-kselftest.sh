@@ -181,12 +181,6 @@ run_selftests()
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
-	if emulator_slipped "$dir/console.txt"; then
-		say "QEMU ran half-patched code (its bug, see $dir.slipped); once more"
-		rm -rf "$dir.slipped"
-		mv "$dir" "$dir.slipped"
-		STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
-	fi
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
