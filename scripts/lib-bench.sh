@@ -97,20 +97,20 @@ run_job()
 	is_terminal || say "measuring ($K_NAME${UNPATCHED:+ without the series}${ICOUNT:+, instructions}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "${TIMEOUT:-1800}"
 	say "measuring: $((SECONDS - start))s"
-	report_guest "$dir" || job_lost "${WHY:-$(first_splat "$SPLATS")}"
+	report_guest "$dir" || job_lost "$dir" "${WHY:-$(first_splat "$SPLATS")}"
 	split_sections "$dir"
 	job_went_well "$dir" "${VERDICT#exited }"
 	write_about "$dir"
 }
 
-# Called with the reason if a guest or its job fails; does not return. Without one the
-# command ends.
+# Called with the job's folder and the reason if a guest or its job fails: it ends the
+# command, or returns if the folder is of use all the same. Without one the command ends.
 ON_FAILED_JOB=
 
 job_lost()
 {
-	[ -z "$ON_FAILED_JOB" ] || "$ON_FAILED_JOB" "$1"
-	leave "$E_USAGE"
+	[ -n "$ON_FAILED_JOB" ] || leave "$E_USAGE"
+	"$ON_FAILED_JOB" "$1" "$2"
 }
 
 split_sections()
@@ -127,7 +127,10 @@ job_went_well()
 	local dir=$1 status=$2
 	[ "$status" -ne 0 ] || return 0
 	show_tail "$dir/job.log" 10
-	[ -z "$ON_FAILED_JOB" ] || "$ON_FAILED_JOB" "status $status, at $(tail -n 1 "$dir/job.log" | tr -d '\r')"
+	if [ -n "$ON_FAILED_JOB" ]; then
+		"$ON_FAILED_JOB" "$dir" "status $status, at $(tail -n 1 "$dir/job.log" | tr -d '\r')"
+		return
+	fi
 	if [ "$status" -eq 1 ]; then
 		record fail "$BENCH_PROGRAM" "status 1; see $dir/job.log"
 		finish

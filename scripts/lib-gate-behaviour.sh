@@ -79,10 +79,26 @@ kernel_to_boot()
 	note "${OUT##*/}: builds"
 }
 
-# The base has survived the same job.
+# The base has survived the same job. One complaint of the kernel is enough; a guest that
+# just ended, or did not, may have had too little of its host.
 job_failed()
 {
-	fault "the patched kernel does not survive it: $1"
+	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ]; then
+		say "the patched kernel: $2; once more"
+		rm -rf "$1.first"
+		mv "$1" "$1.first"
+		ON_FAILED_JOB=job_failed_again
+		run_job "$1"
+		ON_FAILED_JOB=job_failed
+		remark "the patched kernel did not survive it at first: $2; see $1.first"
+		return
+	fi
+	job_failed_again "$@"
+}
+
+job_failed_again()
+{
+	fault "the patched kernel does not survive it: $2"
 	leave 0
 }
 
@@ -90,8 +106,10 @@ job_failed()
 # guest that does not start, or not end, has nothing to say at all.
 base_failed()
 {
-	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $1"
-	not_applicable "the base does not survive it itself: $1"
+	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $2"
+	# asked again, it has just not said what the submission did
+	[ -z "${BASE_AGAIN-}" ] || return 0
+	not_applicable "the base does not survive it itself: $2"
 }
 
 # What a series brings is off by default, and has to be on to be looked at.
