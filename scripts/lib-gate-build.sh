@@ -126,30 +126,39 @@ objects()
 # those that lead to the folder
 is_built()
 {
-	local dir name line
+	local dir name lines
 	dir=$(dirname "$2")
 	name=$(basename "$2" .c).o
-	line=$(makefile_line "$1" "$dir" "$name")
-	[ -n "$line" ] || line=$(makefile_line "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
-	[ -n "$line" ] || return 1
-	is_chosen "$line" "$3" || return
-	while [[ "$dir" = */* ]]; do
-		is_chosen "$(makefile_line "$1" "${dir%/*}" "${dir##*/}/")" "$3" || return
-		dir=${dir%/*}
+	lines=$(makefile_lines "$1" "$dir" "$name")
+	[ -n "$lines" ] || lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
+	[ -n "$lines" ] || return 1
+	is_chosen "$lines" "$3" || return
+	while [ "$dir" != . ]; do
+		lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/")
+		is_chosen "$lines" "$3" || return
+		dir=$(dirname "$dir")
 	done
 }
 
-# is_chosen LINE CONFIG: unless it hangs on an option that is off
+# is_chosen LINES CONFIG: unless each of them hangs on an option that is off
 is_chosen()
 {
-	[[ ! "$1" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]] || grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$2"
+	local line
+	[ -n "$1" ] || return 0
+	while read -r line; do
+		[[ "$line" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]] || return 0
+		! grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$2" || return 0
+	done <<< "$1"
+	return 1
 }
 
-makefile_line()
+# makefile_lines COMMIT FOLDER NAME: those that name it
+makefile_lines()
 {
-	show "$1" "$2/Makefile" | sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
+	{ show "$1" "${2#./}/Makefile"; show "$1" "${2#./}/Kbuild"; } |
+		sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
 		awk -v name="$3" '/^#/ { next }
-			{ for (i = 1; i <= NF; i++) if ($i == name) { print; exit } }'
+			{ for (i = 1; i <= NF; i++) if ($i == name) { print; next } }'
 }
 
 # What a check compiled in all its ways: if that was nothing, it has nothing to say.
