@@ -469,7 +469,7 @@ check_files()
 	{
 		sourced scripts/gate-check "scripts/gate.d/$1" "${scripts[@]}"
 		# shellcheck disable=SC2086 # words on purpose
-		find Kconfig.fragment fixtures/config scripts/*.awk $uses -type f
+		find Kconfig.fragment fixtures/config scripts/*.awk scripts/cached $uses -type f
 	} | sort -u
 }
 
@@ -548,8 +548,10 @@ wait_lanes()
 {
 	local lane status=0 left
 	start_ticker "the gate" "$SECONDS"
-	while [ ${#LANES[@]} -gt 0 ] && [ "$status" -eq 0 ]; do
+	while [ ${#LANES[@]} -gt 0 ]; do
 		wait -n "${LANES[@]}" || status=$?
+		# what one that was killed has begun still runs: end_lanes
+		[ "$status" -eq 0 ] || break
 		left=()
 		for lane in "${LANES[@]}"; do
 			! kill -0 "$lane" 2> /dev/null || left+=("$lane")
@@ -565,14 +567,27 @@ wait_lanes()
 	esac
 }
 
+# end_lanes: with all that they have begun, even one that was killed itself
 end_lanes()
 {
-	local lane
-	for lane in "${LANES[@]}"; do
-		kill -TERM -- "-$lane" 2> /dev/null || true
+	local tries
+	for ((tries = 0; tries < 20; tries++)); do
+		# once more after a while: a process that was just being started may have missed it
+		[ $((tries % 10)) -ne 0 ] || signal_lanes TERM || break
+		sleep 0.3
+		signal_lanes 0 || break
 	done
-	[ ${#LANES[@]} -eq 0 ] || wait "${LANES[@]}" || true
 	LANES=()
+}
+
+# signal_lanes SIGNAL: status 1 if there is none left
+signal_lanes()
+{
+	local lane status=1
+	for lane in "${LANES[@]}"; do
+		! kill "-$1" -- "-$lane" 2> /dev/null || status=0
+	done
+	return "$status"
 }
 
 at_exit end_lanes
@@ -641,7 +656,7 @@ save_state()
 # G_RESULT. The verdict is written last: without one it is run again.
 run_check()
 {
-	local name=$1 start=$SECONDS status=0
+	local name=$1 start=$SECONDS status=0 moved=
 	rm -rf "$G_RESULT"
 	drop_old_results "$name"
 	mkdir -p "$G_RESULT"
@@ -649,15 +664,16 @@ run_check()
 	say "== $name ..."
 	COW_LOGS=$G_RESULT COW_RESULTS='' bash "$ROOT/scripts/gate-check" "$GATE_STATE" "$name" "$G_RESULT" \
 		> "$G_RESULT/log" 2>&1 < /dev/null || status=$?
-	[ "$status" -ne 0 ] || [ "$G_KIND" != own ] || unmoved 2>> "$G_RESULT/log" || status=$E_USAGE
+	[ "$G_KIND" != own ] || unmoved 2>> "$G_RESULT/log" || moved=1
+	[ -z "$moved" ] || [ "$status" -ne 0 ] || status=$E_USAGE
 	if [ "$status" -ne 0 ]; then
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \
 			"$(grep -v '^[[:space:]]*|' "$G_RESULT/log" | tail -n 3 | paste -sd';' | tr '\t' ' ')" > "$G_RESULT/error"
 		case "$status" in
 		130|143) leave "$status" ;;
 		esac
-		# what was found until then is a fault all the same
-		! grep -q '^fail' "$G_RESULT/findings" 2> /dev/null ||
+		# what was found until then is a fault all the same, if of what is judged
+		[ -n "$moved" ] || ! grep -q '^fail' "$G_RESULT/findings" 2> /dev/null ||
 			printf 'fail\t%s\t%s; then the check could not go on\n' $((SECONDS - start)) \
 				"$(summary_of "$G_RESULT/findings")" > "$G_RESULT/error"
 		return
