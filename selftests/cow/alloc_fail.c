@@ -33,7 +33,7 @@
 #define TEST_TIMEOUT	900
 
 /* Enough for a leak of one page in each round to show through the noise */
-#define ROUNDS		256
+#define ROUNDS		64
 #define NOISE		(ROUNDS / 2)
 
 #define INJECT		"/sys/kernel/debug/fail_page_alloc/"
