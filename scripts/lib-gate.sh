@@ -560,10 +560,15 @@ wait_lanes()
 	done
 	end_lanes
 	stop_ticker
-	case "$status" in
-	0) ;;
-	130|143) leave "$status" ;;
-	*) say "the gate could not go on (status $status)" ;;
+	leave_if_asked "$status"
+	[ "$status" -eq 0 ] || say "the gate could not go on (status $status)"
+}
+
+# leave_if_asked STATUS: who interrupts or ends a part of the gate means all of it
+leave_if_asked()
+{
+	case "$1" in
+	130|143) leave "$1" ;;
 	esac
 }
 
@@ -669,9 +674,7 @@ run_check()
 	if [ "$status" -ne 0 ]; then
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \
 			"$(grep -v '^[[:space:]]*|' "$G_RESULT/log" | tail -n 3 | paste -sd';' | tr '\t' ' ')" > "$G_RESULT/error"
-		case "$status" in
-		130|143) leave "$status" ;;
-		esac
+		leave_if_asked "$status"
 		# what was found until then is a fault all the same, if of what is judged
 		[ -n "$moved" ] || ! grep -q '^fail' "$G_RESULT/findings" 2> /dev/null ||
 			printf 'fail\t%s\t%s; then the check could not go on\n' $((SECONDS - start)) \
@@ -952,9 +955,7 @@ judge_submission()
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
-		case "$status" in
-		130|143) leave "$status" ;;
-		esac
+		leave_if_asked "$status"
 		wrong=$(wrong_verdict "$file" "$log" "$status")
 	fi
 	if [ -z "$wrong" ]; then
