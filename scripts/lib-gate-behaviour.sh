@@ -173,8 +173,7 @@ kselftests_on()
 	need_our_tests
 	behaviour_tree
 	ARCH=$1
-	PROGRAMS=
-	TEST=
+	CHOSEN=()
 	boot_kernel patched
 	need_sysroot "${SYSROOT_BASE[@]}"
 	need_sysroot "${SYSROOT_SELFTESTS[@]}"

@@ -3,16 +3,28 @@
 #
 # The kselftests: built and installed from a tree, run in a guest.
 
-# split_filter: PROGRAMS is the glob of programs, TEST one test or nothing
+# split_filter: checks FILTER, one or more of PROGRAM[:TEST], and sets CHOSEN to them
 split_filter()
 {
-	PROGRAMS=${FILTER%%:*}
-	TEST=
-	case "$FILTER" in
-	*:*) TEST=${FILTER#*:} ;;
+	local word program
+	read -ra CHOSEN <<< "$FILTER"
+	for word in "${CHOSEN[@]}"; do
+		for program in $(selftest_programs); do
+			! names_program "$word" "$program" || continue 2
+		done
+		die "no kselftest matches '${word%%:*}'; there are: $(selftest_programs | paste -sd' ')"
+	done
+}
+
+# names_program WORD PROGRAM: the part before the colon is a glob, or nothing
+names_program()
+{
+	local glob=${1%%:*}
+	# shellcheck disable=SC2254 # a glob on purpose
+	case "$2" in
+	${glob:-*}) return 0 ;;
 	esac
-	[ -z "$FILTER" ] || [ -n "$(filtered_programs)" ] ||
-		die "no kselftest matches '$PROGRAMS'; there are: $(selftest_programs | paste -sd' ')"
+	return 1
 }
 
 # The programs that the Makefile declares.
@@ -24,12 +36,12 @@ selftest_programs()
 
 filtered_programs()
 {
-	local program
+	local program word
 	for program in $(selftest_programs); do
-		# shellcheck disable=SC2254 # a glob on purpose
-		case "$program" in
-		${PROGRAMS:-*}) echo "$program" ;;
-		esac
+		[ ${#CHOSEN[@]} -gt 0 ] || echo "$program"
+		for word in "${CHOSEN[@]}"; do
+			! names_program "$word" "$program" || { echo "$program"; break; }
+		done
 	done
 }
 
@@ -138,13 +150,20 @@ perf_program()
 	guest_program perf
 }
 
-# FIXTURE.VARIANT.TEST is one test, TEST the one of that name in every variant.
-option_of_test()
+# test_options PROGRAM: which of its tests to run, nothing if all. FIXTURE.VARIANT.TEST
+# is one test, TEST the one of that name in every variant.
+test_options()
 {
-	case "$TEST" in
-	*.*) echo -r ;;
-	*) echo -t ;;
-	esac
+	local word options=()
+	for word in "${CHOSEN[@]}"; do
+		names_program "$word" "$1" || continue
+		case "$word" in
+		*:*.*) options+=(-r "${word#*:}") ;;
+		*:*) options+=(-t "${word#*:}") ;;
+		*) return 0 ;;
+		esac
+	done
+	echo "${options[*]}"
 }
 
 DEBUG_TIMEOUT=2400
@@ -152,12 +171,13 @@ DEBUG_TIMEOUT=2400
 # The job: the runner, with the tests of a program chosen by its own options.
 selftest_job()
 {
-	local program arguments=() variable
+	local program arguments=() variable options
 	for program in $(filtered_programs); do
 		arguments+=(-t "cow:$program")
-		if [ -n "$TEST" ]; then
+		options=$(test_options "$program")
+		if [ -n "$options" ]; then
 			variable=KSELFTEST_$(printf %s "$program" | tr -c '[:alnum:]_' _ | tr '[:lower:]' '[:upper:]')_ARGS
-			echo "export $variable='$(option_of_test) $TEST'"
+			echo "export $variable='$options'"
 		fi
 	done
 	echo 'cd /kselftest || exit 2'
@@ -192,8 +212,8 @@ run_selftests()
 
 check_filter_hit()
 {
-	[ -z "$TEST" ] || [ -n "$WHY" ] || [ -s "$RESULTS" ] ||
-		die "no test '$TEST' in $PROGRAMS; what there is: see $1 after a run without it"
+	[[ "${CHOSEN[*]}" != *:* ]] || [ -n "$WHY" ] || [ -s "$RESULTS" ] ||
+		die "no such test: ${CHOSEN[*]}; what there is: see $1 after a run of the whole program"
 }
 
 # show_failures LOG: what stands before each 'not ok', for a start

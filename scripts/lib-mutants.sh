@@ -28,3 +28,18 @@ check_mutant()
 	*) echo "'Test:' must be 'kunit SUITE.TEST' or 'kselftest PROGRAM[:TEST]'" ;;
 	esac
 }
+
+# passed_in RESULTS ARCH TEST: in each of its rows or variants, of which there is one,
+# and nothing went wrong beside the tests
+passed_in()
+{
+	local name=${3#* }
+	[ -f "$1" ] || return 1
+	[[ "$3" != kunit* ]] || name=$2:${name/./:}
+	awk -F '\t' -v name="$name" '
+		# TEST of a kselftest is that of each FIXTURE.VARIANT
+		{ short = $2; sub(/:.*[.]/, ":", short) }
+		$1 == "fail" && $2 ~ /^(console|guest|.*:kernel|.*:console)$/ { bad = 1 }
+		$2 == name || short == name || index($2, name ":") == 1 { n[$1]++ }
+		END { exit bad || n["fail"] || !n["pass"] }' "$1"
+}

@@ -6,7 +6,7 @@
 # records that they must leave; the records of its memory must be these, one for
 # one and in this order, with times that are possible.
 #
-# -t NAME runs one test.
+# -t NAME runs one test; as often as wanted.
 
 DIR=$(dirname "$(readlink -f "$0")")
 # shellcheck source=/dev/null
@@ -407,7 +407,9 @@ run_test()
 chosen_tests()
 {
 	for name in $TESTS; do
-		[ "${1:-}" = -t ] && [ "${2:-}" != "$name" ] || echo "$name"
+		case " $* " in
+		"  "|*" -t $name "*) echo "$name" ;;
+		esac
 	done
 }
 
