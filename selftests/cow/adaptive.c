@@ -26,7 +26,6 @@
 #define NR		4096	/* pages of most tests */
 #define MAX_NR		8192
 #define TAG		11
-#define TEST_TIMEOUT	240
 
 static size_t ps, table;	/* bytes of a page, pages of a page table */
 static __u64 seed;

@@ -30,7 +30,6 @@
 #define WINDOW		COW_ADAPTIVE_MAX
 #define TAG		13
 #define MAX_FAILURES	100
-#define TEST_TIMEOUT	900
 
 /* Enough for a leak of one page in each round to show through the noise */
 #define ROUNDS		64

@@ -362,43 +362,43 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 	}
 }
 
-TEST_F_TIMEOUT(child_exit, exited, 60)
+TEST_F_TIMEOUT(child_exit, exited, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_exited, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, all_of_three_exited, 60)
+TEST_F_TIMEOUT(child_exit, all_of_three_exited, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, three_exited, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, unmapped, 60)
+TEST_F_TIMEOUT(child_exit, unmapped, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_unmapped, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, dropped, 60)
+TEST_F_TIMEOUT(child_exit, dropped, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_dropped, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, child_wrote_all, 60)
+TEST_F_TIMEOUT(child_exit, child_wrote_all, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_wrote_all, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, executed, 60)
+TEST_F_TIMEOUT(child_exit, executed, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_executed, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, exclusive_all_along, 60)
+TEST_F_TIMEOUT(child_exit, exclusive_all_along, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, nothing, no_page, true);
 }
 
 /* Exclusive, and yet each write faults */
-TEST_F_TIMEOUT(child_exit, exclusive_but_write_protected, 60)
+TEST_F_TIMEOUT(child_exit, exclusive_but_write_protected, TEST_TIMEOUT)
 {
 	char *p = cow_map(ps, 0);
 
@@ -411,27 +411,27 @@ TEST_F_TIMEOUT(child_exit, exclusive_but_write_protected, 60)
 	check(_metadata, variant->ahead, soft_dirty_cleared, no_page, false);
 }
 
-TEST_F_TIMEOUT(child_exit, still_alive, 60)
+TEST_F_TIMEOUT(child_exit, still_alive, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_alive, all_pages, false);
 }
 
-TEST_F_TIMEOUT(child_exit, one_of_three_still_alive, 60)
+TEST_F_TIMEOUT(child_exit, one_of_three_still_alive, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, two_of_three_exited, all_pages, false);
 }
 
-TEST_F_TIMEOUT(child_exit, one_of_two_executed, 60)
+TEST_F_TIMEOUT(child_exit, one_of_two_executed, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_of_two_executed, all_pages, false);
 }
 
-TEST_F_TIMEOUT(child_exit, grandchild_still_alive, 60)
+TEST_F_TIMEOUT(child_exit, grandchild_still_alive, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, grandchild_alive, all_pages, false);
 }
 
-TEST_F_TIMEOUT(child_exit, every_other_page_unmapped, 60)
+TEST_F_TIMEOUT(child_exit, every_other_page_unmapped, TEST_TIMEOUT)
 {
 	check(_metadata, variant->ahead, one_unmapped_even, odd_pages, false);
 }
@@ -462,7 +462,7 @@ static int measures(struct cow_child *self, void *arg)
 	return cow_child_recv(self) == -EPIPE ? 0 : 1;
 }
 
-TEST_F_TIMEOUT(child_exit, parent_unmapped, 60)
+TEST_F_TIMEOUT(child_exit, parent_unmapped, TEST_TIMEOUT)
 {
 	struct cow_child child;
 	struct alone_arg arg;

@@ -51,7 +51,6 @@
 #define MAX_WRITERS	8
 #define MAX_OTHERS	8	/* readers, disturbers */
 #define FORKS		3	/* per round, by the thread that forks */
-#define TEST_TIMEOUT	240
 
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)

@@ -240,12 +240,12 @@ static bool process_has(int key)
 	return true;
 }
 
-TEST_F(cow_abi, format)
+TEST_F_TIMEOUT(cow_abi, format, TEST_TIMEOUT)
 {
 	check_format(_metadata, COW_STATS_FILE, system_has);
 }
 
-TEST_F(cow_abi, process_format)
+TEST_F_TIMEOUT(cow_abi, process_format, TEST_TIMEOUT)
 {
 	check_format(_metadata, PROCESS_FILE, process_has);
 }
@@ -313,21 +313,21 @@ static void check_partial_reads(struct __test_metadata *_metadata,
 	close(fd);
 }
 
-TEST_F(cow_abi, partial_reads)
+TEST_F_TIMEOUT(cow_abi, partial_reads, TEST_TIMEOUT)
 {
 	if (freeze())
 		SKIP(return, "counting, and stopping it needs root");
 	check_partial_reads(_metadata, COW_STATS_FILE);
 }
 
-TEST_F(cow_abi, process_partial_reads)
+TEST_F_TIMEOUT(cow_abi, process_partial_reads, TEST_TIMEOUT)
 {
 	if (freeze())
 		SKIP(return, "counting, and stopping it needs root");
 	check_partial_reads(_metadata, PROCESS_FILE);
 }
 
-TEST_F(cow_abi, histogram_partial_reads)
+TEST_F_TIMEOUT(cow_abi, histogram_partial_reads, TEST_TIMEOUT)
 {
 	struct cow_stats delta;
 
@@ -365,7 +365,7 @@ static void check_read_only(struct __test_metadata *_metadata,
 	EXPECT_STREQ(before, after);
 }
 
-TEST_F(cow_abi, read_only)
+TEST_F_TIMEOUT(cow_abi, read_only, TEST_TIMEOUT)
 {
 	struct cow_stats delta;
 
@@ -379,7 +379,7 @@ TEST_F(cow_abi, read_only)
 }
 
 /* It has no address space, so there is nothing to say. */
-TEST_F(cow_abi, kernel_thread)
+TEST_F_TIMEOUT(cow_abi, kernel_thread, TEST_TIMEOUT)
 {
 	char buf[FILE_SIZE];
 	struct cow_stats s;
@@ -430,7 +430,7 @@ static int check_nobody(struct cow_child *self, void *arg)
 	return 0;
 }
 
-TEST_F(cow_abi, permissions)
+TEST_F_TIMEOUT(cow_abi, permissions, TEST_TIMEOUT)
 {
 	struct cow_child child;
 	char path[128];
@@ -491,7 +491,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 	return 0;
 }
 
-TEST_F(cow_abi, process_permissions)
+TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 {
 	struct cow_child child;
 	struct files files;
@@ -510,7 +510,7 @@ TEST_F(cow_abi, process_permissions)
 }
 
 /* Any write is a reset, of every counter, and counting goes on after it. */
-TEST_F(cow_abi, reset)
+TEST_F_TIMEOUT(cow_abi, reset, TEST_TIMEOUT)
 {
 	static const char * const texts[] = {
 		"0", "0\n", "1\n", "reset\n", "-1", " ", NULL /* a long one */
@@ -596,7 +596,7 @@ static void check_faults(struct __test_metadata *_metadata, enum kind kind,
 }
 
 /* Shared with a child: one copy each, or one for a whole window. */
-TEST_F(cow_abi, count_shared)
+TEST_F_TIMEOUT(cow_abi, count_shared, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
 
@@ -610,7 +610,7 @@ TEST_F(cow_abi, count_shared)
  * The child is gone: nothing is copied, so nothing is copied ahead. An adaptive
  * window makes pages writable ahead, a fixed one does not.
  */
-TEST_F(cow_abi, count_reused)
+TEST_F_TIMEOUT(cow_abi, count_reused, TEST_TIMEOUT)
 {
 	unsigned long long reuses = expected_reuses(variant->ahead);
 
@@ -622,7 +622,7 @@ TEST_F(cow_abi, count_reused)
 }
 
 /* Each page that was made writable is one pgreuse, in a fault or ahead of it. */
-TEST_F(cow_abi, count_pgreuse)
+TEST_F_TIMEOUT(cow_abi, count_pgreuse, TEST_TIMEOUT)
 {
 	long long before, after = 0, want = PAGES;
 	struct cow_stats delta;
@@ -643,7 +643,7 @@ TEST_F(cow_abi, count_pgreuse)
 }
 
 /* Pages of a file are copied one by one. */
-TEST_F(cow_abi, count_file)
+TEST_F_TIMEOUT(cow_abi, count_file, TEST_TIMEOUT)
 {
 	if (!is_root())
 		SKIP(return, "needs root");
@@ -652,7 +652,7 @@ TEST_F(cow_abi, count_file)
 }
 
 /* Each kind of counter has its own switch. */
-TEST_F(cow_abi, switches)
+TEST_F_TIMEOUT(cow_abi, switches, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
 	struct cow_stats s, delta;
@@ -688,7 +688,7 @@ TEST_F(cow_abi, switches)
 }
 
 /* The times are a distribution. */
-TEST_F(cow_abi, percentiles)
+TEST_F_TIMEOUT(cow_abi, percentiles, TEST_TIMEOUT)
 {
 	unsigned long long faults;
 	struct cow_stats s, delta;
@@ -800,7 +800,7 @@ static unsigned long long clamp(unsigned long long val, unsigned long long low,
 }
 
 /* The distributions are of what was counted, and the percentiles are theirs. */
-TEST_F(cow_abi, histogram)
+TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 {
 	static const struct {
 		enum cow_key key;
@@ -876,7 +876,7 @@ TEST_F(cow_abi, histogram)
 }
 
 /* Every page that was looked at is counted once more, by what became of it. */
-TEST_F(cow_abi, attempts_add_up)
+TEST_F_TIMEOUT(cow_abi, attempts_add_up, TEST_TIMEOUT)
 {
 	size_t ps = self->ps, len = PAGES * ps;
 	struct cow_stats s;
@@ -995,7 +995,7 @@ static bool knob_reads(const struct knob *knob, const char *val)
 }
 
 /* As the kernel was booted, if nobody has changed anything since */
-TEST_F(cow_abi, sysctl_defaults)
+TEST_F_TIMEOUT(cow_abi, sysctl_defaults, TEST_TIMEOUT)
 {
 	if (self->saved.stats || self->saved.precopy)
 		SKIP(return, "somebody uses it, perhaps with other settings");
@@ -1004,7 +1004,7 @@ TEST_F(cow_abi, sysctl_defaults)
 	EXPECT_EQ(self->saved.precopy_max, COW_ADAPTIVE_MAX);
 }
 
-TEST_F(cow_abi, sysctl_accepts)
+TEST_F_TIMEOUT(cow_abi, sysctl_accepts, TEST_TIMEOUT)
 {
 	char text[64];
 	size_t i, j;
@@ -1039,7 +1039,7 @@ static void check_refused(struct __test_metadata *_metadata,
 }
 
 /* EINVAL, and the value stays. */
-TEST_F(cow_abi, sysctl_refuses)
+TEST_F_TIMEOUT(cow_abi, sysctl_refuses, TEST_TIMEOUT)
 {
 	char huge[6000];
 	size_t i, j, k;
@@ -1072,7 +1072,7 @@ TEST_F(cow_abi, sysctl_refuses)
  * Two numbers are never taken as one whole. The kernel's helpers for integers
  * take the first one and say with a short count that the rest is left.
  */
-TEST_F(cow_abi, sysctl_two_numbers)
+TEST_F_TIMEOUT(cow_abi, sysctl_two_numbers, TEST_TIMEOUT)
 {
 	ssize_t ret;
 	size_t i;
@@ -1094,7 +1094,7 @@ TEST_F(cow_abi, sysctl_two_numbers)
 }
 
 /* What is refused leaves the kernel doing what it did, too. */
-TEST_F(cow_abi, sysctl_refused_has_no_effect)
+TEST_F_TIMEOUT(cow_abi, sysctl_refused_has_no_effect, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
 
@@ -1121,7 +1121,7 @@ TEST_F(cow_abi, sysctl_refused_has_no_effect)
 }
 
 /* The bound of an adaptive window does not bound a fixed one. */
-TEST_F(cow_abi, max_is_for_adaptive)
+TEST_F_TIMEOUT(cow_abi, max_is_for_adaptive, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
 
@@ -1168,7 +1168,7 @@ static int log_lines(int fd, const char *area)
 }
 
 /* One line per vm.cow_sample_interval faults that copied, none if it is 0. */
-TEST_F(cow_abi, kernel_log)
+TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 {
 	struct cow_stats delta;
 	int fd, lines, try;
@@ -1248,7 +1248,7 @@ static bool has_fields(const char *event, const char * const *fields)
 	return true;
 }
 
-TEST_F(cow_abi, trace_format)
+TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 {
 	static const char * const fault[] = {
 		"address", "outcome", "copy_ns", "fault_ns", NULL
@@ -1359,7 +1359,7 @@ static int trace_writes(struct traced *t, enum kind of, int ahead)
 	return ret;
 }
 
-TEST_F(cow_abi, trace_events)
+TEST_F_TIMEOUT(cow_abi, trace_events, TEST_TIMEOUT)
 {
 	struct cow_upward up = cow_upward(PAGES, variant->ahead, false);
 	unsigned int reuses = expected_reuses(variant->ahead);

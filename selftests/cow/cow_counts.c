@@ -45,7 +45,6 @@
 #define STACK_SIZE	(256 << 10)
 #define READS		10000	/* by all readers together */
 #define FEW		64	/* faults of a process that did nothing */
-#define TEST_TIMEOUT	240
 
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)

@@ -37,7 +37,9 @@
  *		cow_restore(&self->saved);
  *	}
  *
- * TEARDOWN_PARENT, because it restores the settings also when the test died.
+ * TEARDOWN_PARENT, because it restores the settings also when the test died. One
+ * that the harness ends for its time leaves them to the next test: so none may
+ * take long, and each is given TEST_TIMEOUT instead of the harness's 30 s.
  *
  * The counters are those of the whole system. To see only one's own faults:
  * cow_pin_cpu() first, children asleep (cow_child_idle() sees to it), read the
@@ -58,6 +60,9 @@
 #include <sys/types.h>
 
 #include "cow_stats.h"
+
+/* Seconds: under KCSAN in an emulator a second's work takes minutes */
+#define TEST_TIMEOUT	900
 
 #ifndef MADV_COLD
 #define MADV_COLD	20

@@ -41,7 +41,7 @@
 #define DEFAULT_SECONDS	10
 #define SLOW_SECONDS	170	/* and so much more, if need be */
 /* The runner's own limit is in the file "settings". */
-#define TEST_TIMEOUT	86400
+#define STRESS_TIMEOUT	86400
 
 #define FAMILIES	3	/* processes with threads */
 #define THREADS		3	/* of each */
@@ -712,7 +712,7 @@ static bool all_done(const struct cow_stats *before)
 	return delta.v[COW_SUCCESS] && delta.v[COW_REUSE_AHEAD];
 }
 
-TEST_F_TIMEOUT(cow_stress, everything, TEST_TIMEOUT)
+TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 {
 	const char *env = getenv("COW_STRESS_SECONDS");
 	long seconds = env ? atol(env) : DEFAULT_SECONDS;

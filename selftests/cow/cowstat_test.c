@@ -44,7 +44,6 @@
 #define FAKE_PID	4000000
 #define MAX_ARGS	16
 #define PATIENCE_MS	20000
-#define SECONDS		300	/* a slow emulator, an instrumented kernel */
 
 /* Percentiles are documented as within 1.6 %; 3 % is what a user may rely on. */
 #define BOUND		0.016
@@ -563,7 +562,7 @@ FIXTURE_TEARDOWN(counters)
 	fake_end();
 }
 
-TEST_F(counters, read)
+TEST_F_TIMEOUT(counters, read, TEST_TIMEOUT)
 {
 	struct cow_stats s;
 	int i;
@@ -586,7 +585,7 @@ TEST_F(counters, read)
 	EXPECT_TRUE(s.precopy);
 }
 
-TEST_F(counters, read_pid)
+TEST_F_TIMEOUT(counters, read_pid, TEST_TIMEOUT)
 {
 	struct cow_stats s;
 	char path[128];
@@ -634,7 +633,7 @@ static void put_with(const char *text, const char *line, const char *instead)
 	fake_text("cow_stats", buf);
 }
 
-TEST_F(counters, malformed)
+TEST_F_TIMEOUT(counters, malformed, TEST_TIMEOUT)
 {
 	static const char * const instead[] = {
 		"", "\n", "reused\n", "reused:\n", "reused: \n", "reused:14\n",
@@ -694,7 +693,7 @@ TEST_F(counters, malformed)
 }
 
 /* Later kernels may count more. */
-TEST_F(counters, unknown_keys)
+TEST_F_TIMEOUT(counters, unknown_keys, TEST_TIMEOUT)
 {
 	struct cow_stats s;
 
@@ -706,7 +705,7 @@ TEST_F(counters, unknown_keys)
 }
 
 /* CONFIG_COW_STATS without CONFIG_COW_PRECOPY */
-TEST_F(counters, without_precopy)
+TEST_F_TIMEOUT(counters, without_precopy, TEST_TIMEOUT)
 {
 	char *text = counts_text(&self->s, false);
 	struct cow_stats s;
@@ -720,7 +719,7 @@ TEST_F(counters, without_precopy)
 	EXPECT_EQ(s.skips, 0ULL);
 }
 
-TEST_F(counters, delta)
+TEST_F_TIMEOUT(counters, delta, TEST_TIMEOUT)
 {
 	struct cow_stats before, after, d;
 	int i;
@@ -747,7 +746,7 @@ TEST_F(counters, delta)
 	}
 }
 
-TEST_F(counters, restarted)
+TEST_F_TIMEOUT(counters, restarted, TEST_TIMEOUT)
 {
 	struct cow_stats before, after;
 	int i;
@@ -806,7 +805,7 @@ static bool within_bound(__u64 got, __u64 want)
 	return off <= BOUND * want;
 }
 
-TEST_F_TIMEOUT(counters, percentiles, SECONDS)
+TEST_F_TIMEOUT(counters, percentiles, TEST_TIMEOUT)
 {
 	static const unsigned int thousandths[] = {
 		0, 1, 100, 1000, 25000, 33333, 50000, 66667, 90000, 95000,
@@ -862,7 +861,7 @@ TEST_F_TIMEOUT(counters, percentiles, SECONDS)
 }
 
 /* Every bucket's borders */
-TEST_F(counters, buckets)
+TEST_F_TIMEOUT(counters, buckets, TEST_TIMEOUT)
 {
 	static struct cow_hist h;
 	__u64 ns, nr = 0;
@@ -891,7 +890,7 @@ TEST_F(counters, buckets)
 	EXPECT_EQ(cow_hist_percentile(&h, 1000), cow_hist_percentile(&h, 100));
 }
 
-TEST_F(counters, hist_delta)
+TEST_F_TIMEOUT(counters, hist_delta, TEST_TIMEOUT)
 {
 	static struct cow_hist before, after, d;
 
@@ -909,7 +908,7 @@ TEST_F(counters, hist_delta)
 	EXPECT_EQ(cow_hist_percentile(&d, 100), 20ULL);
 }
 
-TEST_F(counters, hist_read)
+TEST_F_TIMEOUT(counters, hist_read, TEST_TIMEOUT)
 {
 	static const char * const malformed[] = {
 		"copy 5 5 1", "copy\n", "copy \n", "copy 5\n", "copy 5 5\n",
@@ -1043,7 +1042,7 @@ static const char *wrong_count(const struct cow_stats *want, bool pid)
 }
 
 /* The first line is what the files say, without any change. */
-TEST_F_TIMEOUT(cowstat, total, SECONDS)
+TEST_F_TIMEOUT(cowstat, total, TEST_TIMEOUT)
 {
 	char pid[16];
 
@@ -1133,7 +1132,7 @@ static char *line_with_reset(void)
 }
 
 /* Rates are what was counted, by the seconds that it says; so are shares. */
-TEST_F_TIMEOUT(cowstat, rates, SECONDS)
+TEST_F_TIMEOUT(cowstat, rates, TEST_TIMEOUT)
 {
 	struct cow_stats d;
 	double seconds;
@@ -1186,7 +1185,7 @@ TEST_F_TIMEOUT(cowstat, rates, SECONDS)
 }
 
 /* The last sample is the next one's base, and a pause is a long interval. */
-TEST_F_TIMEOUT(cowstat, pause, SECONDS)
+TEST_F_TIMEOUT(cowstat, pause, TEST_TIMEOUT)
 {
 	double seconds;
 
@@ -1220,7 +1219,7 @@ static const char *line_of(const char *text, int nr)
 }
 
 /* No difference is printed that is none, and no sum of what went before it. */
-TEST_F_TIMEOUT(cowstat, reset, SECONDS)
+TEST_F_TIMEOUT(cowstat, reset, TEST_TIMEOUT)
 {
 	char pid[16], *line;
 	int way, lines = 0;
@@ -1327,7 +1326,7 @@ static bool to_terminal(void)
 	return dup2(terminal, STDOUT_FILENO) >= 0;
 }
 
-TEST_F_TIMEOUT(cowstat, headers, SECONDS)
+TEST_F_TIMEOUT(cowstat, headers, TEST_TIMEOUT)
 {
 	static const int heights[] = { 10, 4, 40 };
 	size_t i;
@@ -1374,7 +1373,7 @@ TEST_F_TIMEOUT(cowstat, headers, SECONDS)
 }
 
 /* A kernel that has nothing of all this */
-TEST_F_TIMEOUT(cowstat, stock_kernel, SECONDS)
+TEST_F_TIMEOUT(cowstat, stock_kernel, TEST_TIMEOUT)
 {
 	char pid[16];
 
@@ -1421,7 +1420,7 @@ TEST_F_TIMEOUT(cowstat, stock_kernel, SECONDS)
 }
 
 /* A part of it is missing, or switched off. */
-TEST_F_TIMEOUT(cowstat, parts, SECONDS)
+TEST_F_TIMEOUT(cowstat, parts, TEST_TIMEOUT)
 {
 	char pid[16], *text;
 	int lines = 0;
@@ -1478,7 +1477,7 @@ TEST_F_TIMEOUT(cowstat, parts, SECONDS)
 	EXPECT_STREQ(column(run.text, 0, "minor"), "50");
 }
 
-TEST_F_TIMEOUT(cowstat, malformed, SECONDS)
+TEST_F_TIMEOUT(cowstat, malformed, TEST_TIMEOUT)
 {
 	char pid[16];
 
@@ -1500,7 +1499,7 @@ TEST_F_TIMEOUT(cowstat, malformed, SECONDS)
 }
 
 /* The process ends, or another one gets its number. */
-TEST_F_TIMEOUT(cowstat, process_exits, SECONDS)
+TEST_F_TIMEOUT(cowstat, process_exits, TEST_TIMEOUT)
 {
 	char want[64], pid[16];
 	int way;
@@ -1588,7 +1587,7 @@ static const struct bad {
 	{ { "-o", "/nonexistent/file" }, "/nonexistent/file: No such file" },
 };
 
-TEST_F_TIMEOUT(cowstat, bad_arguments, SECONDS)
+TEST_F_TIMEOUT(cowstat, bad_arguments, TEST_TIMEOUT)
 {
 	size_t i;
 
@@ -1627,7 +1626,7 @@ static bool to_nobody(void)
 	       !close(ends[0]);
 }
 
-TEST_F_TIMEOUT(cowstat, ends_well, SECONDS)
+TEST_F_TIMEOUT(cowstat, ends_well, TEST_TIMEOUT)
 {
 	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 	char file[128], text[4096];
@@ -1836,7 +1835,7 @@ static int watch_once(struct __test_metadata *_metadata, struct watched *w,
 	return ret;
 }
 
-TEST_F_TIMEOUT(running, process, SECONDS)
+TEST_F_TIMEOUT(running, process, TEST_TIMEOUT)
 {
 	struct watched *w;
 	int i, ret = 1;
@@ -1946,7 +1945,7 @@ static bool bill_is_right(struct __test_metadata *_metadata, int fd, int want,
 	return right && sum[COW_FAULTS] + sum[COW_SUCCESS] >= 2 * 2 * PAGES;
 }
 
-TEST_F_TIMEOUT(running, command, SECONDS)
+TEST_F_TIMEOUT(running, command, TEST_TIMEOUT)
 {
 	char number[16], self_path[PATH_MAX];
 	bool right = false;
@@ -1981,7 +1980,7 @@ TEST_F_TIMEOUT(running, command, SECONDS)
 }
 
 /* Its exit status is ours; its output is not mixed up with the bill. */
-TEST_F_TIMEOUT(running, command_status, SECONDS)
+TEST_F_TIMEOUT(running, command_status, TEST_TIMEOUT)
 {
 	char file[64] = "/tmp/cowstat_bill.XXXXXX", text[4096];
 
@@ -2035,7 +2034,7 @@ static bool wait_for_timing(long want)
 }
 
 /* Signals for the command, which end it and not the bill */
-TEST_F_TIMEOUT(running, command_signals, SECONDS)
+TEST_F_TIMEOUT(running, command_signals, TEST_TIMEOUT)
 {
 	static const int signals[] = { SIGTERM, SIGINT, SIGHUP };
 	size_t i;
@@ -2058,7 +2057,7 @@ TEST_F_TIMEOUT(running, command_signals, SECONDS)
 }
 
 /* -e leaves the system as it was, however it ends. */
-TEST_F_TIMEOUT(running, enable, SECONDS)
+TEST_F_TIMEOUT(running, enable, TEST_TIMEOUT)
 {
 	static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
 	size_t i;
@@ -2096,7 +2095,7 @@ TEST_F_TIMEOUT(running, enable, SECONDS)
 	EXPECT_EQ(timing(), 1);
 }
 
-TEST_F_TIMEOUT(running, nobody, SECONDS)
+TEST_F_TIMEOUT(running, nobody, TEST_TIMEOUT)
 {
 	char pid[16];
 
@@ -2129,7 +2128,7 @@ TEST_F_TIMEOUT(running, nobody, SECONDS)
 }
 
 /* One that exits while it is watched, and one that has exited before */
-TEST_F_TIMEOUT(running, exited, SECONDS)
+TEST_F_TIMEOUT(running, exited, TEST_TIMEOUT)
 {
 	struct cow_child child;
 	char want[64], pid[16];
@@ -2162,7 +2161,7 @@ TEST_F_TIMEOUT(running, exited, SECONDS)
 }
 
 /* The first line of the system's is /proc/cow_stats. */
-TEST_F_TIMEOUT(running, system, SECONDS)
+TEST_F_TIMEOUT(running, system, TEST_TIMEOUT)
 {
 	static const int keys[] = {
 		COW_FAULTS, COW_REUSED, COW_TOTAL_NS, COW_FAULT_TOTAL_NS,
@@ -2233,7 +2232,7 @@ static int percentiles_once(struct __test_metadata *_metadata, char *area)
 }
 
 /* Percentiles of an interval are those of what was copied in it. */
-TEST_F_TIMEOUT(running, percentiles, SECONDS)
+TEST_F_TIMEOUT(running, percentiles, TEST_TIMEOUT)
 {
 	size_t len = COW_MAX_MEASURED * cow_page_size();
 	struct cow_child child;
@@ -2253,7 +2252,7 @@ TEST_F_TIMEOUT(running, percentiles, SECONDS)
 }
 
 /* A reset of the real counters */
-TEST_F_TIMEOUT(running, reset, SECONDS)
+TEST_F_TIMEOUT(running, reset, TEST_TIMEOUT)
 {
 	ASSERT_EQ(cowstat("--", "sh", "-c", "for i in 1 2 3; do sh -c true; done",
 			  NULL), 0);
@@ -2269,7 +2268,7 @@ TEST_F_TIMEOUT(running, reset, SECONDS)
 }
 
 /* The example: what it prints is not nothing. */
-TEST_F_TIMEOUT(running, snapshot, SECONDS)
+TEST_F_TIMEOUT(running, snapshot, TEST_TIMEOUT)
 {
 	unsigned long long copied = 0, ahead = 0;
 	char *path = own_path(), text[4096];

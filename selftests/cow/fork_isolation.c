@@ -33,7 +33,6 @@
 
 /* A step that takes longer than this has hung, or its process has died. */
 #define STEP_TIMEOUT_MS	60000
-#define TEST_TIMEOUT	240
 
 /* Which pages a step writes to ... */
 enum {

@@ -40,7 +40,6 @@
 #define GROUPS	4
 #define PAGES	(GROUPS * GROUP)
 #define ROUNDS	4		/* of the tests that race */
-#define TEST_TIMEOUT	240	/* emulated, on a busy machine */
 
 /* The guest's memory: the program and what it reports, and the area */
 #define GUEST_LOW_SIZE	0x10000

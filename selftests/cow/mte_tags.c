@@ -240,7 +240,7 @@ static long folios_made(void)
 }
 
 /* The last window lies behind what is written, and is copied nevertheless. */
-TEST_F(mte_tags, copied_by_parent)
+TEST_F_TIMEOUT(mte_tags, copied_by_parent, TEST_TIMEOUT)
 {
 	long folios = folios_made();
 	struct cow_measure m;
@@ -261,7 +261,7 @@ TEST_F(mte_tags, copied_by_parent)
 	EXPECT_EQ(0, cow_child_end(&self->child));
 }
 
-TEST_F(mte_tags, copied_by_child)
+TEST_F_TIMEOUT(mte_tags, copied_by_child, TEST_TIMEOUT)
 {
 	share(_metadata, self, writes);
 	EXPECT_EQ(-1, cow_check(self->area, NR * ps, FILL));
@@ -270,7 +270,7 @@ TEST_F(mte_tags, copied_by_child)
 }
 
 /* Nobody else has the pages any more: adaptive, they are made writable ahead. */
-TEST_F(mte_tags, reused)
+TEST_F_TIMEOUT(mte_tags, reused, TEST_TIMEOUT)
 {
 	struct cow_measure m;
 
@@ -287,7 +287,7 @@ TEST_F(mte_tags, reused)
 }
 
 /* Never tagged: a copy must not bring tags of what the page held before. */
-TEST_F(mte_tags, untagged)
+TEST_F_TIMEOUT(mte_tags, untagged, TEST_TIMEOUT)
 {
 	struct cow_measure m;
 	size_t i;

@@ -31,7 +31,6 @@
 
 #define MAX_NR		512
 #define TAG		7
-#define TEST_TIMEOUT	120
 #define GUP_TEST	"/sys/kernel/debug/gup_test"
 
 /* Pins count as this many references; who has more may be pinned. */

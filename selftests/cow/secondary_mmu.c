@@ -279,7 +279,7 @@ static void check_device(struct __test_metadata *_metadata, struct mirror *m,
 }
 
 /* All written, then the device reads. */
-TEST_F(secondary_mmu, read_after_all_writes)
+TEST_F_TIMEOUT(secondary_mmu, read_after_all_writes, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page;
@@ -297,7 +297,7 @@ TEST_F(secondary_mmu, read_after_all_writes)
  * not written yet. When they are, that takes no fault, so that the device must
  * have the new page already.
  */
-TEST_F(secondary_mmu, read_after_each_write)
+TEST_F_TIMEOUT(secondary_mmu, read_after_each_write, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page;
@@ -312,7 +312,7 @@ TEST_F(secondary_mmu, read_after_each_write)
 }
 
 /* Downward: what was not yet written is at the start. */
-TEST_F(secondary_mmu, read_after_writes_downward)
+TEST_F_TIMEOUT(secondary_mmu, read_after_writes_downward, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page, i;
@@ -335,7 +335,7 @@ TEST_F(secondary_mmu, read_after_writes_downward)
 }
 
 /* The same in a random order: windows with holes. */
-TEST_F(secondary_mmu, read_after_random_writes)
+TEST_F_TIMEOUT(secondary_mmu, read_after_random_writes, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	bool written[PAGES] = {};
@@ -365,7 +365,7 @@ TEST_F(secondary_mmu, read_after_random_writes)
  * The device writes to what we wrote or what was copied ahead: we see it, the
  * child does not.
  */
-TEST_F(secondary_mmu, device_writes_after)
+TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page, group;
@@ -404,7 +404,7 @@ TEST_F(secondary_mmu, device_writes_after)
  * A device's write is not a program's: whoever faults pages in for another
  * address space, or for a device, gets the page that he asked for.
  */
-TEST_F(secondary_mmu, device_writes_first)
+TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page;
@@ -482,7 +482,7 @@ static void *read_all_the_time(void *arg)
 	return NULL;
 }
 
-TEST_F(secondary_mmu, read_while_writing)
+TEST_F_TIMEOUT(secondary_mmu, read_while_writing, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	struct race *race;
