@@ -187,13 +187,21 @@ apt_dir()
 	echo "$BUILD/apt/${1/#-/system}"
 }
 
-# apt_do SUITE PROGRAM ARGS...
+# apt_do SUITE PROGRAM ARGS... One at a time in a folder: apt-get does not wait for
+# another one, and apt-cache sees no packages while the lists are read anew.
 apt_do()
 {
 	local dir
 	dir=$(apt_dir "$1")
 	shift
-	"$1" -c "$dir/apt.conf" -q "${@:2}"
+	flock "$dir/one-at-a-time" "$1" -c "$dir/apt.conf" -q "${@:2}"
+}
+
+# place FILE: what is read from stdin, whole at every moment
+place()
+{
+	local part=$1.$BASHPID
+	cat > "$part" && mv "$part" "$1"
 }
 
 # apt_update SUITE: once per invocation
@@ -206,16 +214,25 @@ apt_update()
 	esac
 	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/etc"
 	: > "$dir/status"
-	apt_sources "${suite%@*}" > "$dir/sources.list"
+	apt_sources "${suite%@*}" | place "$dir/sources.list"
 	[ -s "$dir/sources.list" ] ||
 		die "no Debian mirror found in the system's apt sources (/etc/apt/sources.list, /etc/apt/sources.list.d)"
-	cat > "$dir/apt.conf" <<-END
-	Dir::Etc::SourceList "$dir/sources.list";
+	apt_conf "$suite" "$dir" | place "$dir/apt.conf"
+	step "reading the package lists ($(basename "$dir"))" apt.log \
+		apt_do "$suite" apt-get update || return 1
+	APT_UPDATED="${APT_UPDATED-} $suite"
+}
+
+# apt_conf SUITE DIR
+apt_conf()
+{
+	cat <<-END
+	Dir::Etc::SourceList "$2/sources.list";
 	Dir::Etc::SourceParts "/dev/null";
-	Dir::State "$dir";
-	Dir::State::Lists "$dir/lists";
-	Dir::State::status "$dir/status";
-	Dir::Cache "$dir/cache";
+	Dir::State "$2";
+	Dir::State::Lists "$2/lists";
+	Dir::State::status "$2/status";
+	Dir::Cache "$2/cache";
 	APT::Sandbox::User "root";
 	APT::Update::Error-Mode "any";
 	Acquire::Languages "none";
@@ -224,14 +241,11 @@ apt_update()
 	#clear APT::Update::Post-Invoke-Success;
 	#clear DPkg::Post-Invoke;
 	END
-	case "$suite" in
+	case "$1" in
 	*@*)
 		printf 'APT::Architecture "%s";\nAPT::Architectures { "%s"; };\n' \
-			"${suite#*@}" "${suite#*@}" >> "$dir/apt.conf" ;;
+			"${1#*@}" "${1#*@}" ;;
 	esac
-	step "reading the package lists ($(basename "$dir"))" apt.log \
-		apt_do "$suite" apt-get update || return 1
-	APT_UPDATED="${APT_UPDATED-} $suite"
 }
 
 # Whether the mirror serves the selected kernel; WHY_NOT says what it does.

@@ -477,9 +477,11 @@ need_packages()
 			die "--install-deps needs root. As root, run" "$install"
 		sudo=sudo
 	fi
+	lock host-packages
 	# shellcheck disable=SC2086 # words on purpose
 	step "installing $missing" install-deps.log install_packages "$sudo" $missing ||
 		die "the host packages could not be installed. Try" "$install"
+	unlock host-packages
 	missing=$(missing_packages)
 	[ -z "$missing" ] || die "still missing after the installation: $missing"
 }
