@@ -1,11 +1,16 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# The mutants' headers.
+# The mutants' headers, and what is known of them.
 
 mutant_files()
 {
 	find "$ROOT/fixtures/mutants" -name '*.patch' | sort
+}
+
+mutant_name()
+{
+	basename "$1" .patch
 }
 
 # mutant_field FILE FIELD
@@ -42,4 +47,24 @@ passed_in()
 		$1 == "fail" && $2 ~ /^(console|guest|.*:kernel|.*:console)$/ { bad = 1 }
 		$2 == name || short == name || index($2, name ":") == 1 { n[$1]++ }
 		END { exit bad || n["fail"] || !n["pass"] }' "$1"
+}
+
+# Who calls may name a folder that remembers which mutants were killed, and has to see
+# to it that all else is as it was then.
+KILLED=${COW_KILLED-}
+
+# memory_of FILE: that of this very mutant
+memory_of()
+{
+	echo "$KILLED/$(mutant_name "$1").$(sha256sum < "$1" | cut -c1-16)"
+}
+
+was_killed()
+{
+	[ -n "$KILLED" ] && [ -e "$(memory_of "$1")" ]
+}
+
+remember_killed()
+{
+	[ -z "$KILLED" ] || { mkdir -p "$KILLED" && : > "$(memory_of "$1")"; }
 }
