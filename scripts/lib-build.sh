@@ -27,12 +27,18 @@ make_flags()
 	[ -z "$cross" ] || MAKE_FLAGS+=("CROSS_COMPILE=$cross")
 }
 
+# calmly COMMAND...: only when nothing else wants the CPU, least of all a guest
+calmly()
+{
+	chrt --idle 0 "$@"
+}
+
 # kmake TREE OUT ARCH TARGET...
 kmake()
 {
 	local tree=$1 out=$2 arch=$3
 	shift 3
-	nice make -s -C "$tree" O="$out" ARCH="$arch" "${MAKE_FLAGS[@]}" -j"$JOBS" "$@"
+	calmly make -s -C "$tree" O="$out" ARCH="$arch" "${MAKE_FLAGS[@]}" -j"$JOBS" "$@"
 }
 
 # fragments ARCH: the files whose options make up the configuration

@@ -469,7 +469,7 @@ check_files()
 	{
 		sourced scripts/gate-check "scripts/gate.d/$1" "${scripts[@]}"
 		# shellcheck disable=SC2086 # words on purpose
-		find Kconfig.fragment fixtures/config scripts/*.awk scripts/cached $uses -type f
+		find Kconfig.fragment fixtures/config scripts/*.awk scripts/cached scripts/urgently $uses -type f
 	} | sort -u
 }
 

@@ -298,7 +298,7 @@ start_guest()
 	x86_64|arm64)
 		guest_machine
 		guest_lines console job status
-		setsid "${ARCH_QEMU[$arch]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
+		setsid "$ROOT/scripts/urgently" "${ARCH_QEMU[$arch]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
 			${GDB:+-s -S} \
 			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
 			-append "$(kernel_arguments "$arch")" \

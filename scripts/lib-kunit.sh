@@ -66,7 +66,7 @@ qemu_wrapper()
 		*) arguments+=("\$1"); shift ;;
 		esac
 	done
-	exec $(type -P "$qemu") "\${arguments[@]}"
+	exec "$ROOT/scripts/urgently" "$(type -P "$qemu")" "\${arguments[@]}"
 	END
 	chmod +x "$1/$qemu"
 }

@@ -410,6 +410,7 @@ host_packages()
 	xz		xz-utils
 	kmod		kmod
 	flock		util-linux
+	chrt		util-linux
 	dpkg-deb	dpkg
 	qemu-system-x86_64	qemu-system-x86
 	trace-cmd	trace-cmd
