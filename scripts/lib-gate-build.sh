@@ -209,11 +209,12 @@ errors_of()
 	sieve -E '(error|undefined reference|ERROR|\*\*\*|No rule)' "$1" | sed -n 1,3p | paste -sd';'
 }
 
-# warnings_of LOG: one a line, without line numbers; paths as in the tree, in the end
+# warnings_of LOG: one a line, without line numbers; paths as in the tree, in the end.
+# ccache repeats a warning with the path at which it was first given: another clone's.
 warnings_of()
 {
 	sieve -E ': (warning|error|note): |: (warning|error): ' "$1" | sieve -v ': note: ' |
-		sed -e 's/^\.\.\/tree\///' -e "s|^$GB_TREE/||" | with_new_names | without_line_numbers | sort
+		sed -e 's/^\.\.\/tree\///' -e 's|^/[^:]*/gate/tree/||' | with_new_names | without_line_numbers | sort
 }
 
 # compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base

@@ -691,8 +691,8 @@ run_check()
 drop_old_results()
 {
 	local dir
-	# of other checks, the other lane removes some meanwhile
-	find "$G_DIR/results" -ignore_readdir_race -mindepth 1 -maxdepth 1 -type d -name "$1.*" -printf "%T@ %p\n" |
+	# only its own: of other checks, the other lane removes some meanwhile
+	{ find "$G_DIR/results/$1."* -maxdepth 0 -type d -printf "%T@ %p\n" 2> /dev/null || true; } |
 		sort -rn | tail -n +6 | while read -r _ dir; do
 			rm -rf "$dir"
 		done
