@@ -473,15 +473,16 @@ check_files()
 	} | sort -u
 }
 
-# check_key NAME: the submission, the check with what it uses, and the tools of this
-# host
+# check_key NAME [FOLDER]: the submission, the check with what it uses but for what is in
+# that folder, and the tools of this host
 check_key()
 {
 	local name=$1
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		tools_of "$name"
-		check_files "$name" | ( cd "$ROOT" && xargs -d '\n' sha256sum )
+		check_files "$name" | { grep -v "^${2:-/}" || [ $? -eq 1 ]; } |
+			( cd "$ROOT" && xargs -d '\n' sha256sum )
 	} | sha256sum | cut -c1-16
 }
 
@@ -652,7 +653,7 @@ save_state()
 {
 	local variable
 	for variable in K_NAME K_DIR K_TREE K_PATH K_PACKAGE K_SUITE G_KIND G_TITLE G_BASE G_HEAD \
-			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK; do
+			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK SUBMISSION_KEY; do
 		printf '%s=%q\n' "$variable" "${!variable-}"
 	done > "$GATE_STATE"
 }
