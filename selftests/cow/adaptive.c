@@ -1178,15 +1178,26 @@ TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
  */
 
 struct dropper {
-	const int *order;
+	__u64 rnd;
 	int nr;
-	int go;		/* shared with the child */
+	int at;		/* shared with the child: the page that we write to */
 };
 
-static int drops_at_once(struct cow_child *self, void *arg)
+/* Somewhere in a fault, be it one of hundreds of nanoseconds or of microseconds */
+static void wait_in_fault(const struct dropper *d, int at, __u64 *rnd)
 {
+	__u64 turns = cow_rand(rnd) % (1 << cow_rand(rnd) % 16);
+
+	while (turns-- && __atomic_load_n(&d->at, __ATOMIC_ACQUIRE) == at)
+		;
+}
+
+static int drops_what_is_copied(struct cow_child *self, void *arg)
+{
+	const int window = 16;
 	struct dropper *d = arg;
-	int i;
+	__u64 rnd = d->rnd;
+	int i, at, nr;
 
 	if (cow_leave_cpu())
 		return 1;
@@ -1194,11 +1205,14 @@ static int drops_at_once(struct cow_child *self, void *arg)
 		cow_peek(area + i * ps);
 	if (cow_child_send(self, 1))
 		return 2;
-	while (!__atomic_load_n(&d->go, __ATOMIC_ACQUIRE))
-		;
-	for (i = 0; i < d->nr; i++)
-		if (madvise(area + d->order[i] * ps, ps, MADV_DONTNEED))
+	while ((at = __atomic_load_n(&d->at, __ATOMIC_ACQUIRE)) < d->nr) {
+		if (at < 0)
+			continue;
+		wait_in_fault(d, at, &rnd);
+		nr = d->nr - at < window ? d->nr - at : window;
+		if (madvise(area + at * ps, nr * ps, MADV_DONTNEED))
 			return 3;
+	}
 	return cow_child_recv(self) == -EPIPE ? 0 : 4;
 }
 
@@ -1222,9 +1236,9 @@ static long share_swap_cache(struct __test_metadata *_metadata,
 	if (folios)
 		ASSERT_EQ(0, madvise(area, map_len, MADV_HUGEPAGE));
 	madvise(area, map_len, MADV_PAGEOUT);
-	d->go = 0;
+	d->at = -1;
 	ASSERT_EQ(0, cow_child_idle(&third));
-	ASSERT_EQ(0, cow_child_fork(&child, drops_at_once, d));
+	ASSERT_EQ(0, cow_child_fork(&child, drops_what_is_copied, d));
 	ASSERT_EQ(1, cow_child_recv(&child));
 	for (i = 0; i < d->nr; i++)
 		cow_peek(area + i * ps);
@@ -1237,11 +1251,15 @@ static long share_swap_cache(struct __test_metadata *_metadata,
 static long drop_and_copy(struct __test_metadata *_metadata, struct dropper *d)
 {
 	long before_it = cow_meminfo_kb("SwapCached"), cached;
+	int i;
 
 	cached = share_swap_cache(_metadata, d);
-	order_upward(d->nr);
-	__atomic_store_n(&d->go, 1, __ATOMIC_RELEASE);
-	write_pages(_metadata, d->nr);
+	for (i = 0; i < d->nr; i++) {
+		__atomic_store_n(&d->at, i, __ATOMIC_RELEASE);
+		cow_touch(area + i * ps, 'w');
+		written[i] = true;
+	}
+	__atomic_store_n(&d->at, d->nr, __ATOMIC_RELEASE);
 	check_content(_metadata, d->nr);
 	unshare(_metadata, false);
 	if (cached < d->nr / 2)
@@ -1253,7 +1271,6 @@ static long drop_and_copy(struct __test_metadata *_metadata, struct dropper *d)
 TEST_F_TIMEOUT(adaptive, dropped_from_swap_while_copied, TEST_TIMEOUT)
 {
 	const int nr = 512, rounds = 24;
-	__u64 rnd = seed;
 	struct dropper *d;
 	int try, round;
 	long left, sum;
@@ -1264,15 +1281,11 @@ TEST_F_TIMEOUT(adaptive, dropped_from_swap_while_copied, TEST_TIMEOUT)
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, d);
 	d->nr = nr;
-	d->order = order;
 	/* Others may swap, too; but not each time. */
 	for (try = 0; try < COW_TRIES; try++) {
 		sum = 0;
 		for (round = 0; round < rounds; round++) {
-			if (round % 2)
-				order_upward(nr);
-			else
-				order_random(nr, &rnd);
+			d->rnd = seed + round;
 			left = drop_and_copy(_metadata, d);
 			if (left < 0)
 				SKIP(return, "pages do not stay in the swap cache");
