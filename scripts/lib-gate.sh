@@ -713,12 +713,13 @@ verdict_of()
 	echo pass
 }
 
-# The first of the findings that decide the verdict, and how many more there are.
+# The first of the findings that decide the verdict, and how many more there are. Never
+# empty: read would take what comes behind an empty field for it.
 summary_of()
 {
 	awk -F '\t' -v verdict="$(verdict_of "$1")" '
 		$1 == (verdict == "pass" ? "note" : verdict) { if (!n++) first = $2 }
-		END { if (n) printf "%s%s", first, (n > 1 ? " (and " n - 1 " more)" : "") }' "$1"
+		END { printf "%s%s", (n ? first : "no complaint"), (n > 1 ? " (and " n - 1 " more)" : "") }' "$1"
 }
 
 # report_check NAME: one line, what was found, and a line for the table
