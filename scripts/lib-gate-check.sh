@@ -172,12 +172,6 @@ lay_out()
 	kgit -C "$K_TREE" archive "$commit" -- "$@" | tar -x -C "$dir"
 }
 
-# sieve ARGUMENTS...: grep, for which it is no error to find nothing
-sieve()
-{
-	grep "$@" || [ $? -eq 1 ]
-}
-
 # new_lines BEFORE AFTER: the lines of AFTER that are not in BEFORE, as often as they
 # are more there: what was noise before is no fault.
 new_lines()

@@ -481,8 +481,7 @@ check_key()
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		tools_of "$name"
-		check_files "$name" | { grep -v "^${2:-/}" || [ $? -eq 1 ]; } |
-			( cd "$ROOT" && xargs -d '\n' sha256sum )
+		check_files "$name" | sieve -v "^${2:-/}" | ( cd "$ROOT" && xargs -d '\n' sha256sum )
 	} | sha256sum | cut -c1-16
 }
 

@@ -66,6 +66,12 @@ die()
 	leave "$E_USAGE"
 }
 
+# sieve ARGUMENTS...: grep, for which it is no error to find nothing
+sieve()
+{
+	grep "$@" || [ $? -eq 1 ]
+}
+
 is_terminal()
 {
 	[ -t 2 ] && [ "${TERM-dumb}" != dumb ]

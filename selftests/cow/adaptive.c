@@ -1194,7 +1194,7 @@ static void wait_in_fault(const struct dropper *d, int at, __u64 *rnd)
 
 static int drops_what_is_copied(struct cow_child *self, void *arg)
 {
-	const int window = 16;
+	const int window = COW_ADAPTIVE_MAX + 1;
 	struct dropper *d = arg;
 	__u64 rnd = d->rnd;
 	int i, at, nr;
