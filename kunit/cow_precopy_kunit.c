@@ -3612,14 +3612,20 @@ static void take_blocks(struct list_head *blocks)
 		list_add(&page->lru, blocks);
 }
 
-/* Nothing of a folio's size is free any more, but enough pages are, each alone. */
+/*
+ * Nothing of a folio's size is free any more, but enough pages are, each alone: more
+ * than the zones keep back and the lists of the CPUs hold. With fewer, blocks would be
+ * left that nobody may have, and the fault itself might not get a page.
+ */
 static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
 {
 	struct page *page;
-	unsigned int i, k;
+	unsigned long nr;
+	unsigned int k;
 
 	take_blocks(blocks);
-	for (i = 0; i < 256 && !list_empty(blocks); i++) {
+	for (nr = 0; nr < 2 * totalreserve_pages && !list_empty(blocks);
+	     nr += FOLIO_PAGES / 2) {
 		page = list_first_entry(blocks, struct page, lru);
 		list_del(&page->lru);
 		split_page(page, FOLIO_ORDER);
