@@ -3614,8 +3614,8 @@ static void take_blocks(struct list_head *blocks)
 
 /*
  * Nothing of a folio's size is free any more, but enough pages are, each alone: more
- * than the zones keep back and the lists of the CPUs hold. With fewer, blocks would be
- * left that nobody may have, and the fault itself might not get a page.
+ * than the zones keep back. With fewer, blocks would be left that nobody may have, and
+ * the fault itself might not get a page.
  */
 static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
 {
@@ -3636,6 +3636,8 @@ static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
 				__free_page(&page[k]);
 		}
 	}
+	/* What the lists of a CPU hold is not free to a zone */
+	drain_local_pages(NULL);
 	/* Those that were kept back as long as so few pages were free */
 	take_blocks(blocks);
 }
