@@ -3614,8 +3614,9 @@ static void take_blocks(struct list_head *blocks)
 
 /*
  * Nothing of a folio's size is free any more, but enough pages are, each alone: more
- * than the zones keep back. With fewer, blocks would be left that nobody may have, and
- * the fault itself might not get a page.
+ * than the zones keep back, which is up to 2.5 times as much once pages of other types
+ * were taken (watermark_boost_factor). With fewer, blocks would be left that nobody may
+ * have, and the fault itself might not get a page.
  */
 static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
 {
@@ -3624,7 +3625,7 @@ static void use_up_blocks(struct list_head *blocks, struct list_head *pages)
 	unsigned int k;
 
 	take_blocks(blocks);
-	for (nr = 0; nr < 2 * totalreserve_pages && !list_empty(blocks);
+	for (nr = 0; nr < 4 * totalreserve_pages && !list_empty(blocks);
 	     nr += FOLIO_PAGES / 2) {
 		page = list_first_entry(blocks, struct page, lru);
 		list_del(&page->lru);
