@@ -22,6 +22,7 @@
 #include <linux/mmzone.h>
 #include <linux/pgtable.h>
 #include <linux/rmap.h>
+#include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
@@ -3604,6 +3605,16 @@ static void folio_race_with_child(struct kunit *test)
  * Memory is short
  */
 
+/*
+ * Who finds memory short wakes kswapd, and that compaction, which moves our pages. On
+ * one CPU both wait until this test's thread is gone.
+ */
+static void share_undisturbed(struct kunit *test)
+{
+	sched_set_fifo(current);
+	share_for_folio(test);
+}
+
 static void take_blocks(struct list_head *blocks)
 {
 	struct page *page;
@@ -3670,7 +3681,7 @@ static void folio_no_block_left(struct kunit *test)
 	LIST_HEAD(blocks);
 	LIST_HEAD(pages);
 
-	share_for_folio(test);
+	share_undisturbed(test);
 	use_up_blocks(&blocks, &pages);
 	stalls = read_stalls();
 	write_fault(test, FAULT);
@@ -3697,7 +3708,7 @@ static void folio_lost_race_is_freed(struct kunit *test)
 	LIST_HEAD(pages);
 	bool is_folio;
 
-	share_for_folio(test);
+	share_undisturbed(test);
 	start_race(test, race_for_last_block);
 	use_up_blocks(&blocks, &pages);
 	f->block = list_first_entry(&blocks, struct page, lru);
