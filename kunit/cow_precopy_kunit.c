@@ -3711,7 +3711,8 @@ static void folio_lost_race_is_freed(struct kunit *test)
 	share_undisturbed(test);
 	start_race(test, race_for_last_block);
 	use_up_blocks(&blocks, &pages);
-	f->block = list_first_entry(&blocks, struct page, lru);
+	/* The first that was taken is of the zone that is asked first */
+	f->block = list_last_entry(&blocks, struct page, lru);
 	list_del(&f->block->lru);
 	__free_pages(f->block, FOLIO_ORDER);
 	write_fault(test, FAULT);
