@@ -649,7 +649,7 @@ static void sample_histogram(struct sample *s)
 			cow_proc, strerror(-ret));
 }
 
-static bool take_sample(struct sample *s, const char **why)
+static bool sample_once(struct sample *s, const char **why)
 {
 	int ret;
 
@@ -677,6 +677,27 @@ static bool take_sample(struct sample *s, const char **why)
 	if (!s->have)
 		die("nothing in %s to show: neither cow_stats nor vmstat",
 		    cow_proc);
+	return true;
+}
+
+static bool reset_meanwhile(const struct sample *s)
+{
+	struct cow_stats now;
+
+	return (s->have & HAVE_HIST) && !cow_stats_read(&now) &&
+	       cow_stats_restarted(&s->stats, &now);
+}
+
+/*
+ * Counts and histogram are two files. A reset between reading the one and the
+ * other would be two: of the histogram in this sample, of the counts in the next.
+ */
+static bool take_sample(struct sample *s, const char **why)
+{
+	do {
+		if (!sample_once(s, why))
+			return false;
+	} while (reset_meanwhile(s));
 	return true;
 }
 

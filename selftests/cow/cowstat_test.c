@@ -1283,6 +1283,37 @@ TEST_F_TIMEOUT(cowstat, reset, TEST_TIMEOUT)
 	finish(SIGTERM);
 }
 
+/* One reset is one, also if it falls between reading the one file and the other. */
+TEST_F_TIMEOUT(cowstat, reset_between_files, TEST_TIMEOUT)
+{
+	const char *histogram = "copy 5 5 1\n";
+	char fifo[128], path[128];
+	int fd;
+
+	fake_counts(&self->b);
+	fake_text("cow_histogram", "copy 5 5 10\n");
+	start("--proc", fake, "-j", "0.05", NULL);
+	ASSERT_TRUE(json_parse(next_line()));
+
+	/* Who opens a FIFO waits for the other end: the counts have been read. */
+	snprintf(fifo, sizeof(fifo), "%s/fifo", fake);
+	snprintf(path, sizeof(path), "%s/cow_histogram", fake);
+	ASSERT_EQ(mkfifo(fifo, 0600), 0);
+	ASSERT_EQ(rename(fifo, path), 0);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	ASSERT_GE(fd, 0);
+	fake_counts(&self->a);
+	fake_text("cow_histogram", histogram);
+	ASSERT_EQ(write(fd, histogram, strlen(histogram)),
+		  (ssize_t)strlen(histogram));
+	close(fd);
+
+	ASSERT_NE(line_with_reset(), NULL);
+	ASSERT_TRUE(json_parse(next_line()));
+	EXPECT_STREQ(json_text("reset"), "false");
+	finish(SIGTERM);
+}
+
 /* The lines that are headers: which, and how many rows follow each of them */
 static bool headers_every(const char *text, int rows)
 {
