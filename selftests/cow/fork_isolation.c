@@ -1292,14 +1292,10 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 
 	ASSERT_TRUE(play(usual, ARRAY_SIZE(usual))) TH_LOG("%s", w->msg);
 
-	/*
-	 * Every page is another one now, and just as locked. But munlock_folio()
-	 * counts none of a large folio's pages any more when the first of them is
-	 * unmapped, until reclaim puts it right.
-	 */
+	/* Every page is another one now, and just as locked. */
 	EXPECT_EQ(vm_locked, cow_status_kb("VmLck"));
 	now = cow_meminfo_kb("Mlocked");
-	EXPECT_LT(variant->folios ? now - locked : labs(now - locked), kb / 4)
+	EXPECT_LT(labs(now - locked), kb / 4)
 		TH_LOG("%ld kB, %ld before; COW_SEED=%llu", now, locked, w->seed);
 	EXPECT_EQ(kb, cow_smaps_kb(w->page[0][0], "Locked"));
 	cow_unmap(w->page[0][0], nr * w->page_size);
