@@ -1279,7 +1279,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 
 	/* The per-CPU batches to drain are those of this CPU. */
 	ASSERT_EQ(0, cow_pin_cpu());
-	/* Pages are off the count while compaction moves them, up to 32 at once. */
+	/* Compaction takes the pages that it moves off the count meanwhile. */
 	if (!access(compact, F_OK) && !cow_tweak(&self->undo, compact, "0"))
 		SKIP(return, "keeping locked pages where they are needs root");
 	vm_before = cow_status_kb("VmLck");
