@@ -3605,12 +3605,31 @@ static void folio_race_with_child(struct kunit *test)
  * Memory is short
  */
 
+static void count_isolated(long nr)
+{
+	pg_data_t *pgdat;
+
+	for_each_online_pgdat(pgdat)
+		mod_node_page_state(pgdat, NR_ISOLATED_ANON, nr);
+}
+
+static void let_compact(void *nr)
+{
+	count_isolated(-(long)nr);
+}
+
 /*
- * Who finds memory short wakes kswapd, and that compaction, which moves our pages. On
- * one CPU both wait until this test's thread is gone.
+ * Twice a second kcompactd looks whether memory is fragmented, as it is in these tests,
+ * and would move our pages and make blocks of what was left alone: it waits as long as
+ * too many pages seem to be isolated already. What else may free memory waits for this
+ * thread, on one CPU, for up to a second (the fair server).
  */
 static void share_undisturbed(struct kunit *test)
 {
+	long nr = totalram_pages();
+
+	count_isolated(nr);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, let_compact, (void *)nr), 0);
 	sched_set_fifo(current);
 	share_for_folio(test);
 }
