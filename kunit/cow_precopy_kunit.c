@@ -137,6 +137,7 @@ struct thp_settings {
  * @nr_charges: how often copies were to be charged
  * @nr_bulk: how many pages are allocated at once
  * @block: the only free pages that a large folio could be made of
+ * @isolated: how many pages are counted as isolated that are not
  * @thp: the settings of transparent huge pages before the test
  */
 struct fixture {
@@ -162,6 +163,7 @@ struct fixture {
 	unsigned int nr_charges;
 	unsigned int nr_bulk;
 	struct page *block;
+	long isolated;
 	struct thp_settings thp;
 };
 
@@ -3613,9 +3615,18 @@ static void count_isolated(long nr)
 		mod_node_page_state(pgdat, NR_ISOLATED_ANON, nr);
 }
 
-static void let_compact(void *nr)
+static void stop_compaction(struct fixture *f)
 {
-	count_isolated(-(long)nr);
+	f->isolated = totalram_pages();
+	count_isolated(f->isolated);
+}
+
+static void let_compact(void *fixture)
+{
+	struct fixture *f = fixture;
+
+	count_isolated(-f->isolated);
+	f->isolated = 0;
 }
 
 /*
@@ -3626,10 +3637,8 @@ static void let_compact(void *nr)
  */
 static void share_undisturbed(struct kunit *test)
 {
-	long nr = totalram_pages();
-
-	count_isolated(nr);
-	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, let_compact, (void *)nr), 0);
+	stop_compaction(test->priv);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, let_compact, test->priv), 0);
 	sched_set_fifo(current);
 	share_for_folio(test);
 }
@@ -3638,7 +3647,7 @@ static void take_blocks(struct list_head *blocks)
 {
 	struct page *page;
 
-	while ((page = alloc_pages(COW_PRECOPY_GFP, FOLIO_ORDER)))
+	while ((page = alloc_pages(COW_PRECOPY_GFP & ~__GFP_RECLAIM, FOLIO_ORDER)))
 		list_add(&page->lru, blocks);
 }
 
@@ -3703,7 +3712,10 @@ static void folio_no_block_left(struct kunit *test)
 	share_undisturbed(test);
 	use_up_blocks(&blocks, &pages);
 	stalls = read_stalls();
+	/* A fault that compacts memory is to fail the test, not to wait for its end */
+	let_compact(test->priv);
 	write_fault(test, FAULT);
+	stop_compaction(test->priv);
 	stalls = read_stalls() - stalls;
 	free_list(&blocks, FOLIO_ORDER);
 	free_list(&pages, 0);
