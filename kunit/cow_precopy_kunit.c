@@ -3643,6 +3643,7 @@ static void share_undisturbed(struct kunit *test)
 	share_for_folio(test);
 }
 
+/* Never by reclaim, even if the series should: it would wait for this very thread. */
 static void take_blocks(struct list_head *blocks)
 {
 	struct page *page;
