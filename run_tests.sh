@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# The one entry point: finds the command's script in scripts/ and runs it.
+# The one entry point: finds the command's script in scripts/cmd/ and runs it.
 
 set -eu
 
@@ -48,7 +48,7 @@ esac
 
 case "$command" in
 run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|gate|check|clean|list)
-	exec bash "$root/scripts/$command" "$@" ;;
+	exec bash "$root/scripts/cmd/$command" "$@" ;;
 *)
 	echo "run_tests.sh: unknown command '$command'; './run_tests.sh --help' lists the commands" >&2
 	exit 2 ;;

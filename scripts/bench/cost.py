@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""What the series costs: three files of rows from one machine.
+
+PLAIN is the kernel without the series, STATS0 with it and vm.cow_stats=0, STATS1
+with vm.cow_stats=1. Prints instructions per fault and per written page, and judges
+those rows in which nothing is copied ahead.
+
+Exit status: 0 within the limits, 1 not, 2 unusable input, with a message.
+"""
+
+import argparse
+import sys
+
+from rows import (BadInput, REFERENCE, measured, read_rows, table_lines,
+                        write_results, write_rows)
+
+# How much more, in per cent, one row may cost than another. To count a fault that
+# copies nothing takes as long as to count one that copies, and the fault itself a
+# quarter of it: 10 % is what was measured, and the limit keeps it from growing.
+LIMIT_STATS0 = 0.5
+LIMIT_STATS1 = {"seq": 5.0, "child-gone": 11.0}
+SETTINGS = ("without the series", "vm.cow_stats=0", "vm.cow_stats=1")
+WORKLOADS = {"seq": "a page is copied", "child-gone": "the page is no longer shared"}
+
+
+def precopy(config):
+    if config == REFERENCE:
+        return "vm.cow_precopy=0"
+    return f"vm.cow_precopy=1, {config.removeprefix('fixed-')} ahead"
+
+
+def per_fault(row):
+    """Instructions; a row without a fault has no such thing."""
+    if not row["faults"]:
+        return None
+    return row["per_page_median"] * row["written"] / row["faults"]
+
+
+def read(path):
+    return {(row["workload"], row["config"]): row for row in measured(read_rows(path))}
+
+
+def need(table, key, path):
+    if key not in table:
+        raise BadInput(f"{path}: no row {' '.join(key)}")
+    return table[key]
+
+
+def over(new, old):
+    """How much more `new` costs per fault, in per cent."""
+    values = per_fault(new), per_fault(old)
+    if not all(values):
+        raise BadInput(f"{new['workload']} {new['config']}: no faults")
+    return 100.0 * (values[0] / values[1] - 1)
+
+
+def judge(what, new, old, limit):
+    more = over(new, old)
+    status = "pass" if more <= limit else "fail"
+    message = (f"{per_fault(old):.1f} -> {per_fault(new):.1f} instructions per fault: "
+               f"{more:+.2f} %, allowed {limit} %")
+    return status, what, message
+
+
+def judge_all(tables, paths):
+    results = []
+    for workload, what in WORKLOADS.items():
+        rows = [need(table, (workload, REFERENCE), path) for table, path in zip(tables, paths)]
+        results.append(judge(f"{what}: vm.cow_stats=0 over the kernel without the series",
+                             rows[1], rows[0], LIMIT_STATS0))
+        results.append(judge(f"{what}: vm.cow_stats=1 over 0", rows[2], rows[1],
+                             LIMIT_STATS1[workload]))
+    return results
+
+
+def lines_of(workload, tables):
+    plain = tables[0][workload, REFERENCE]
+    for setting, table in zip(SETTINGS, tables):
+        for (name, config), row in table.items():
+            if name != workload or not row["faults"]:
+                continue
+            stats0 = tables[1].get((workload, config))
+            yield (setting, "" if row is plain else precopy(config), f"{per_fault(row):.0f}",
+                   f"{per_fault(row) / per_fault(plain):.4f}",
+                   f"{per_fault(row) / per_fault(stats0):.4f}" if table is tables[2] and stats0 else "",
+                   f"{row['per_page_median']:.0f}", f"{row['faults']:.0f}")
+
+
+def show(tables):
+    head = ("kernel", "", "per fault", "of without", "of stats=0", "per page", "faults")
+    row = next(iter(tables[0].values()))
+    print(f"{row.get('release', row['kernel'])} {row['arch']}: instructions")
+    for workload, what in WORKLOADS.items():
+        print(f"\n{workload}, {row['pages']} pages: {what}")
+        for line in table_lines(head, list(lines_of(workload, tables)), left=2):
+            print("  " + line)
+    print()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", help="append a line for each verdict to this file")
+    parser.add_argument("--json", help="write all rows to this file")
+    parser.add_argument("files", nargs=3, metavar="FILE", help="PLAIN STATS0 STATS1")
+    args = parser.parse_args()
+    try:
+        tables = [read(path) for path in args.files]
+        results = judge_all(tables, args.files)
+        show(tables)
+        for status, what, message in results:
+            print(f"{status.upper()} {what}: {message}")
+        write_results(args.results, results)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as file:
+                write_rows([{**row, "setting": setting}
+                            for setting, table in zip(SETTINGS, tables)
+                            for row in table.values()], file)
+        return 1 if any(status == "fail" for status, _, _ in results) else 0
+    except BadInput as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Kernels for the gate that are booted: the same functions as the other commands,
+# on the submission's tree.
+
+. "$ROOT/scripts/lib/kunit.sh"
+. "$ROOT/scripts/lib/kselftest.sh"
+. "$ROOT/scripts/gate/build.sh"
+
+# behaviour_tree: sets B_DIR, the folder with tree/ that holds the submission and
+# with its builds. Our own series has one already, with the other commands' builds.
+behaviour_tree()
+{
+	if [ "$G_KIND" = own ]; then
+		B_DIR=$K_DIR
+		unmoved || die "it has to be as it was when the gate began"
+		return
+	fi
+	build_tree
+	at "$G_HEAD"
+	B_DIR=$G_DIR
+}
+
+# base_tree: sets BASE_DIR, the same for what the submission is based on
+base_tree()
+{
+	if [ -n "$G_ON_SERIES" ]; then
+		BASE_DIR=$K_DIR
+	else
+		prepare_unpatched
+		BASE_DIR=$K_DIR/unpatched
+	fi
+}
+
+# boot_kernel WHICH: builds what is to be booted next, base or patched, with BENCH and
+# DEBUG.
+boot_kernel()
+{
+	UNPATCHED=
+	RIVAL_FRAGMENT=
+	ON_FAILED_JOB=
+	if [ "$1" = base ]; then
+		[ -z "$DEBUG" ] || ON_FAILED_JOB=base_failed
+		build_base
+		return
+	fi
+	ON_FAILED_JOB=job_failed
+	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || rival_options
+	build_kernel "$ARCH" "$B_DIR" || build_failed
+	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$B_DIR/$(out_name "$ARCH")"
+}
+
+# A base that does not build is not the submission's fault.
+build_base()
+{
+	base_tree
+	[ -n "$G_ON_SERIES" ] || UNPATCHED=1
+	build_kernel "$ARCH" "$BASE_DIR" || die "the base does not build: $(errors_of "$LOGS/build.log")"
+}
+
+# The patched kernel does not: whose fault that is, the base tells.
+build_failed()
+{
+	mv "$LOGS/build.log" "$LOGS/build.patched.log"
+	RIVAL_FRAGMENT=
+	build_base
+	fault "the kernel does not build: $(errors_of "$LOGS/build.patched.log")"
+	leave 0
+}
+
+# kernel_to_boot ARCH: builds the one with the series' options on that the behaviour is
+# looked at in. Sets OUT.
+kernel_to_boot()
+{
+	ARCH=$1
+	behaviour_tree
+	boot_kernel patched
+	note "${OUT##*/}: builds"
+}
+
+# The base has survived the same job. One complaint of the kernel is enough; a guest that
+# just ended, or did not, may have had too little of its host.
+job_failed()
+{
+	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ]; then
+		say "the patched kernel: $2; once more"
+		rm -rf "$1.first"
+		mv "$1" "$1.first"
+		ON_FAILED_JOB=job_failed_again
+		run_job "$1"
+		ON_FAILED_JOB=job_failed
+		remark "the patched kernel did not survive it at first: $2; see $1.first"
+		return
+	fi
+	job_failed_again "$@"
+}
+
+job_failed_again()
+{
+	fault "the patched kernel does not survive it: $2"
+	leave 0
+}
+
+# A sanitizer that complains about the base has nothing to say about the submission; a
+# guest that does not start, or not end, has nothing to say at all.
+base_failed()
+{
+	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $2"
+	# asked again, it has just not said what the submission did
+	[ -z "${BASE_AGAIN-}" ] || return 0
+	not_applicable "the base does not survive it itself: $2"
+}
+
+# What a series brings is off by default, and has to be on to be looked at.
+rival_options()
+{
+	[ -n "$(new_symbols "$G_HEAD")" ] || return 0
+	fragment_of on
+	RIVAL_FRAGMENT=$SCRATCH/rival.config
+	sed 's/$/\t# optional/' "$SCRATCH/on.fragment" > "$RIVAL_FRAGMENT"
+}
+
+# Whether Kconfig.fragment is for this kernel: lib/build.sh asks.
+tree_has_series()
+{
+	[ -n "$G_OURS" ]
+}
+
+need_our_tests()
+{
+	[ -n "$G_OURS" ] || not_applicable "the submission does not carry our options: our tests have nothing to look at"
+}
+
+# lend_selftests: ours, to a submission that has none: cow_bench measures any kernel.
+# The gate's tree is without them again at the next commit.
+lend_selftests()
+{
+	local dir=$B_DIR/tree/tools/testing/selftests/cow
+	rm -rf "$dir"
+	cp -r "$ROOT/selftests/cow" "$dir"
+}
+
+# take_results WHAT: each test that failed is a finding
+take_results()
+{
+	awk -F '\t' '$1 == "fail" { print $2 ($3 != "" ? ": " $3 : "") }' "$RESULTS" | faults "$1"
+	note "$1$(count_results pass) passed, $(count_results fail) failed, $(count_results skip) skipped"
+	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] || fault "$1no test passed"
+}
+
+# kunit_on ARCH [NAME SYMBOL=y...]: our KUnit tests on the submission, in a kernel
+# with more options, built in a folder of that name
+kunit_on()
+{
+	local arch=$1 name=${2-} options=() symbol
+	need_our_tests
+	behaviour_tree
+	for symbol in "${@:3}"; do
+		options+=("--kconfig_add=CONFIG_$symbol")
+	done
+	if ! run_kunit "$B_DIR/tree" "$B_DIR/kunit-$arch${name:+-$name}" "$arch" '' "${options[@]}"; then
+		fault "the kernel with the KUnit tests does not build: $(errors_of "$LOGS/kunit.py-$arch.log")"
+		return
+	fi
+	take_results ""
+}
+
+# kselftests_on ARCH: our kselftests on the submission, with DEBUG
+kselftests_on()
+{
+	local status=0 errors
+	need_our_tests
+	behaviour_tree
+	ARCH=$1
+	CHOSEN=()
+	boot_kernel patched
+	need_sysroot "${SYSROOT_BASE[@]}"
+	need_sysroot "${SYSROOT_SELFTESTS[@]}"
+	# not as a condition, which no failed command in it would end
+	( install_selftests "$B_DIR/tree" "$B_DIR" ) &
+	wait $! || status=$?
+	if [ "$status" -ne 0 ]; then
+		errors=$(errors_of "$LOGS/selftests.log")
+		[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
+		fault "the kselftests do not build: $errors"
+		return
+	fi
+	run_selftests
+	take_results ""
+}

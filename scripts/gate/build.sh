@@ -1,0 +1,282 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Builds for the gate: objects and kernels of one commit after the other, in one tree
+# and one output folder for each configuration, so that only what differs is compiled.
+
+# The gate's own working copy, $G_DIR/tree. What it is at is in no other's way.
+build_tree()
+{
+	GB_TREE=$G_DIR/tree
+	if [ ! -f "$G_DIR/whole" ]; then
+		prepare_unpatched
+		lay_out_tree "the gate's tree" "$GB_TREE" "$G_BASE"
+		: > "$G_DIR/whole"
+	fi
+}
+
+# at COMMIT: files that stay the same keep their time stamps
+at()
+{
+	rm -f "$(kgit -C "$GB_TREE" rev-parse --git-dir)/index.lock"
+	kgit -C "$GB_TREE" reset -q --hard "$1"
+	kgit -C "$GB_TREE" clean -fdq
+}
+
+# gate_config OUT ARCH FRAGMENT...: OUT/.config; what does not stick does not
+gate_config()
+{
+	local out=$1 arch=$2 state
+	shift 2
+	mkdir -p "$out"
+	state=$({ cat "$@"; kgit -C "$GB_TREE" ls-files -s -- '*Kconfig*' '*.include' scripts/kconfig; } | sha256sum)
+	[ ! -f "$out/.config" ] || [ "$state" != "$(cat "$out/config.state" 2> /dev/null)" ] || return 0
+	rm -f "$out/config.state"
+	merge_fragments "$GB_TREE" "$out" "$arch" "$@" >> "$LOGS/config.log" 2>&1 || not_configured
+	echo "$state" > "$out/config.state"
+}
+
+# Kconfig files that cannot be read are the submission's fault, unless they are the base's
+not_configured()
+{
+	[ "$(kgit -C "$GB_TREE" rev-parse HEAD)" != "$G_BASE" ] ||
+		die "the kernel could not be configured; log: $LOGS/config.log"
+	fault "the kernel cannot be configured with $(kgit -C "$GB_TREE" log -1 --format=%s): $(tail -n 3 "$LOGS/config.log" | paste -sd';')"
+	leave 0
+}
+
+# remark_off OUT: which of the series' options are not on in a configuration that was
+# to have them on
+remark_off()
+{
+	local line
+	while read -r line; do
+		grep -qE "^${line%=y}=[ym]$" "$1/.config" ||
+			remark "${line%=y} cannot be on in this configuration: what it adds was not looked at"
+	done < "$SCRATCH/on.fragment"
+}
+
+# fragment_of WHICH: a file that switches the series' own symbols on, or nothing
+fragment_of()
+{
+	local symbol file
+	: > "$SCRATCH/$1.fragment"
+	[ "$1" = on ] || return 0
+	while read -r symbol file; do
+		show "$G_HEAD" "$file" | awk -v name="$symbol" '
+			/^[ \t]*(menu)?config[ \t]/ { inside = ($2 == name) }
+			inside && /^[ \t]+(bool|tristate)([ \t]|$)/ { found = 1 }
+			END { exit !found }' || continue
+		echo "CONFIG_$symbol=y"
+	done < <(new_symbols "$G_HEAD") > "$SCRATCH/$1.fragment"
+	! grep -q _KUNIT_TEST "$SCRATCH/$1.fragment" || echo CONFIG_KUNIT=y >> "$SCRATCH/$1.fragment"
+}
+
+# ways: off, and on if the series has options; without any there is one way
+ways()
+{
+	echo off
+	[ -z "$(new_symbols "$G_HEAD")" ] || echo on
+}
+
+# what_is WAY: for messages, " with ..."; nothing if the series has no option
+what_is()
+{
+	local names
+	names=$(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')
+	echo "${names:+ with $names $1}"
+}
+
+# C files of the kernel that the series touches, those of this architecture; of one
+# that touches only headers, some that include them.
+touched_sources()
+{
+	local sources
+	sources=$(files AM '*.c' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.c')
+	[ -n "$sources" ] || sources=$(including_sources 20)
+	[ -z "$sources" ] || printf '%s\n' "$sources"
+}
+
+NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
+
+# including_sources MOST: so many of those that include a touched header, of each
+including_sources()
+{
+	local header name
+	{ files AM '*.h' "${NOT_KERNEL[@]}" ':!arch'; files AM 'arch/x86/*.h'; } | while read -r header; do
+		name=${header##*include/}
+		{
+			kgit -C "$K_TREE" grep -l -F -e "<${name#uapi/}>" -e "\"${header##*/}\"" "$G_HEAD" -- \
+				'mm/*.c' 'kernel/*.c' 'fs/proc/*.c' "$(dirname "$header")/*.c" || [ $? -eq 1 ]
+		} | sed "s/^$G_HEAD://" | sort -t / -k 1,1r -k 2 | awk -v most="$1" 'NR <= most'
+	done | sort -u
+}
+
+# objects COMMIT OUT [LISTING]: the objects of the touched sources, or of those that a
+# function lists, that COMMIT has and the configuration builds
+objects()
+{
+	local file
+	while read -r file; do
+		! is_built "$1" "$file" "$2/.config" || echo "${file%.c}.o"
+	done < <("${3:-touched_sources}" | names_at "$1")
+}
+
+# is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above, and by
+# those that lead to the folder
+is_built()
+{
+	local dir name lines
+	dir=$(dirname "$2")
+	name=$(basename "$2" .c).o
+	lines=$(makefile_lines "$1" "$dir" "$name")
+	[ -n "$lines" ] || lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
+	[ -n "$lines" ] || return 1
+	is_chosen "$lines" "$3" || return
+	while [ "$dir" != . ]; do
+		lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/")
+		is_chosen "$lines" "$3" || return
+		dir=$(dirname "$dir")
+	done
+}
+
+# is_chosen LINES CONFIG: unless each of them hangs on an option that is off
+is_chosen()
+{
+	local line
+	[ -n "$1" ] || return 0
+	while read -r line; do
+		[[ "$line" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]] || return 0
+		! grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$2" || return 0
+	done <<< "$1"
+	return 1
+}
+
+# makefile_lines COMMIT FOLDER NAME: those that name it
+makefile_lines()
+{
+	{ show "$1" "${2#./}/Makefile"; show "$1" "${2#./}/Kbuild"; } |
+		sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
+		awk -v name="$3" '/^#/ { next }
+			{ for (i = 1; i <= NF; i++) if ($i == name) { print; next } }'
+}
+
+# What a check compiled in all its ways: if that was nothing, it has nothing to say.
+LOOKED=0
+
+looked_at()
+{
+	LOOKED=$((LOOKED + $1))
+}
+
+anything_looked_at()
+{
+	[ "$LOOKED" -gt 0 ] || not_applicable "the configuration builds none of the touched files"
+}
+
+# remark_not_built OUT: the touched files that are not compiled with all options on
+remark_not_built()
+{
+	local file
+	while read -r file; do
+		! has "$G_HEAD" "$file" || is_built "$G_HEAD" "$file" "$1/.config" ||
+			remark "$file is not built in this configuration: not looked at"
+	done < <(touched_sources)
+}
+
+# compile OUT ARCH LOG [MAKE-ARGUMENT...] -- OBJECT...: all of them anew, for the
+# sake of their warnings; status 1 if one does not compile
+compile()
+{
+	local out=$1 arch=$2 log=$3 arguments=() object
+	shift 3
+	while [ "$1" != -- ]; do
+		arguments+=("$1")
+		shift
+	done
+	shift
+	: > "$log"
+	[ $# -gt 0 ] || return 0
+	for object; do
+		rm -f "$out/$object"
+	done
+	kmake "$GB_TREE" "$out" "$arch" -k "${arguments[@]}" "$@" > "$log" 2>&1
+}
+
+# errors_of LOG: the first ones
+errors_of()
+{
+	grep_any -E '(error|undefined reference|ERROR|\*\*\*|No rule)' "$1" | sed -n 1,3p | paste -sd';'
+}
+
+# warnings_of LOG: one a line, without line numbers; paths as in the tree, in the end.
+# ccache repeats a warning with the path at which it was first given: another clone's.
+warnings_of()
+{
+	grep_any -E ': (warning|error|note): |: (warning|error): ' "$1" | grep_any -v ': note: ' |
+		sed -e 's/^\.\.\/tree\///' -e 's|^/[^:]*/gate/tree/||' | with_new_names | without_line_numbers | sort
+}
+
+# compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base
+# does not have.
+compare_warnings()
+{
+	local way=$1 out=$G_DIR/x86_64-$1 commit when objects
+	local config=$ROOT/fixtures/config
+	shift
+	make_flags
+	fragment_of "$way"
+	for when in before after; do
+		commit=$G_BASE
+		[ "$when" = before ] || commit=$G_HEAD
+		at "$commit"
+		gate_config "$out" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
+		mapfile -t objects < <(objects "$commit" "$out")
+		if ! compile "$out" x86_64 "$LOGS/$way.$when.log" "$@" -- "${objects[@]}"; then
+			[ "$when" = after ] ||
+				die "the base does not compile: $(errors_of "$LOGS/$way.$when.log")"
+			fault "$way: does not compile: $(errors_of "$LOGS/$way.$when.log")"
+		fi
+		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
+	done
+	looked_at "${#objects[@]}"
+	[ "$way" != on ] || remark_off "$out"
+	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
+	note "$way: ${#objects[@]} objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
+}
+
+#
+# Whole kernels of the submission: what only the linker finds
+#
+
+# need_kernel_of NAME ARCH TARGET FRAGMENT...: builds it in $G_DIR/NAME. One that the
+# base cannot build either is not the submission's fault, and no pass.
+need_kernel_of()
+{
+	local name=$1 arch=$2 target=$3 out=$G_DIR/$1
+	shift 3
+	at "$G_HEAD"
+	gate_config "$out" "$arch" "$@"
+	if kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.log" 2>&1; then
+		note "$name: builds"
+		return 0
+	fi
+	at "$G_BASE"
+	gate_config "$out" "$arch" "$@"
+	kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.base.log" 2>&1 ||
+		die "$name: not even the base builds: $(errors_of "$LOGS/$name.base.log")"
+	fault "$name: does not build: $(errors_of "$LOGS/$name.log")"
+}
+
+# without SYMBOL...: a fragment that switches them off, in $SCRATCH/without.fragment
+without()
+{
+	printf '# CONFIG_%s is not set\n' "$@" > "$SCRATCH/without.fragment"
+}
+
+# is_off NAME SYMBOL: in the configuration of $G_DIR/NAME, or the variant is none
+is_off()
+{
+	! grep -q "^CONFIG_$2=" "$G_DIR/$1/.config" ||
+		die "$1: CONFIG_$2 cannot be switched off here: something selects it"
+}

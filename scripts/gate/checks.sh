@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Which checks there are, and which are run.
+
+#
+# Checks. One file each, GROUP-NAME, with a header of "# Field: text" lines:
+# Check (what it looks at), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
+# any number), Arch (whose packages it needs, too: arch_packages), Uses (other files
+# of ours that decide its verdict), Tree (gate: it works on the gate's own tree).
+#
+
+# all_checks: names, in the order in which they run
+all_checks()
+{
+	local group
+	for group in $GATE_GROUPS; do
+		find "$CHECKS_DIR" -maxdepth 1 -type f -name "$group-*" ! -name '*~' -printf '%f\n' | sort
+	done
+}
+
+# check_field NAME FIELD
+check_field()
+{
+	sed -n "/^#/!q; s/^# $2:[[:space:]]*//p" "$CHECKS_DIR/$1"
+}
+
+check_group()
+{
+	echo "${1%%-*}"
+}
+
+# matches NAME GLOBS
+matches()
+{
+	local glob
+	for glob in $2; do
+		# shellcheck disable=SC2254 # a glob on purpose
+		case "$1" in
+		$glob) return 0 ;;
+		esac
+	done
+	return 1
+}
+
+chosen_checks()
+{
+	local name
+	set -f
+	for name in $(all_checks); do
+		[ -z "$ONLY" ] || matches "$name" "$ONLY" || continue
+		[ -z "$SKIP" ] || ! matches "$name" "$SKIP" || continue
+		[ -z "$QUICK" ] || [ -n "$ONLY" ] || [ "$(check_field "$name" Quick)" = yes ] || continue
+		echo "$name"
+	done
+	set +f
+}
+
+list_checks()
+{
+	local name
+	for name in $(all_checks); do
+		printf '%-28s %3s min%s  %s\n' "$name" "$(check_field "$name" Cost)" \
+			"$([ "$(check_field "$name" Quick)" = yes ] && echo ' quick' || echo '      ')" \
+			"$(check_field "$name" Check)"
+	done
+}
+
+# known_globs OPTION GLOBS: each must match a check
+known_globs()
+{
+	local glob name hit
+	set -f
+	for glob in $2; do
+		hit=
+		for name in $(all_checks); do
+			! matches "$name" "$glob" || hit=1
+		done
+		[ -n "$hit" ] || die "$1: no check matches '$glob'; 'gate --list' lists them"
+	done
+	set +f
+}
+
+check_gate_options()
+{
+	[ -z "$KERNEL" ] || die "gate takes no --kernel: give --base"
+	known_globs --only "$ONLY"
+	known_globs --skip "$SKIP"
+	[ -z "$RANGE" ] || [ -n "$TREE" ] || die "--range needs --tree DIR"
+	[ -z "$RANGE" ] || [ -z "$SERIES" ] || die "--series and --range are two submissions: give one"
+	[ -z "$TREE" ] || [ -n "$RANGE" ] || [ -n "$SERIES" ] || die "--tree needs --range A..B"
+	[ -z "$RANGE" ] || [ -z "$BASE" ] || die "--base does not go with --range A..B: A is the base"
+	[ -z "$TREE" ] || [ -n "$RANGE" ] || [ -n "$BASE" ] ||
+		die "--tree with --series needs --base REV, a revision of that tree"
+	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
+	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
+}
+
+# What the chosen checks need on the host: asked before any of them runs, so that a
+# missing compiler is not found after an hour.
+need_check_packages()
+{
+	local name
+	MORE_PACKAGES=$(for name in "${CHECKS[@]}"; do
+		check_field "$name" Needs
+		arch_packages "$(check_field "$name" Arch)"
+	done | sort -u)
+	need_packages
+}

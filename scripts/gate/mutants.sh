@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Mutants for the gate: the command of that name does the work.
+
+. "$ROOT/scripts/lib/mutants.sh"
+
+# A mutant is a diff against our own series.
+need_own_series()
+{
+	[ "$G_KIND" = own ] || not_applicable "the mutants are of our own series"
+}
+
+# killed_mutants: the folder of those that were killed with all else as it is now, so
+# that one that was changed, or a gate that was cut off, does not cost all the others.
+killed_mutants()
+{
+	echo "$G_DIR/mutants/$(check_key mutants-all fixtures/mutants/)"
+}
+
+# run_mutants GLOB: one that is skipped was asked nothing, which is worth a warning
+run_mutants()
+{
+	local status=0 results
+	results=$(mktemp "$SCRATCH/mutants.XXX")
+	COW_RESULTS=$results COW_KILLED=$(killed_mutants) bash "$ROOT/scripts/cmd/mutants" \
+		--kernel "$(own_kernel)" --jobs "$JOBS" --filter "$1" || status=$?
+	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
+	[ -s "$results" ] || die "the mutants left no result"
+	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | faults ""
+	awk -F '\t' '$1 == "skip" { print $2 ": " $3 }' "$results" | while read -r line; do
+		remark "not tried: $line"
+	done
+	note "$1: $(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"
+}
+
+own_kernel()
+{
+	echo "${K_PATH:-$K_NAME}"
+}

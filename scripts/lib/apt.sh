@@ -1,0 +1,273 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Debian packages fetched into a private apt directory below build/apt.
+
+#
+# Debian packages, by an apt whose whole state is below build/apt. The mirror
+# is the one that the system's own sources name.
+#
+
+# Prints "URI SUITE SIGNED-BY" for each of Debian's main archives that the
+# system has configured, in one-line and deb822 form alike.
+system_sources()
+{
+	local codename file
+	codename=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+	for file in "${APT_SOURCES:-/etc/apt}"/sources.list \
+		    "${APT_SOURCES:-/etc/apt}"/sources.list.d/*.list \
+		    "${APT_SOURCES:-/etc/apt}"/sources.list.d/*.sources; do
+		[ -r "$file" ] || continue
+		case "$file" in
+		*.sources) deb822_sources "$file" ;;
+		*) one_line_sources "$file" ;;
+		esac
+	done | awk -v codename="$codename" '
+		function debian(suite) {
+			sub(/[-\/].*/, "", suite)
+			return suite == codename || suite ~ /^(stable|oldstable|testing|unstable|sid)$/
+		}
+		$1 !~ /^cdrom:/ && debian($2) && !seen[$1, $2]++'
+}
+
+one_line_sources()
+{
+	awk '$1 == "deb" {
+		signed = "-"
+		sub(/^deb[ \t]+/, "")
+		if (match($0, /^\[[^]]*\]/)) {
+			n = split(substr($0, 2, RLENGTH - 2), option, " ")
+			for (i = 1; i <= n; i++)
+				if (sub(/^signed-by=/, "", option[i]))
+					signed = option[i]
+				else if (option[i] == "trusted=yes")
+					signed = "trusted"
+			$0 = substr($0, RLENGTH + 1)
+		}
+		for (i = 3; i <= NF; i++)
+			if ($i == "main")
+				print $1, $2, signed
+	}' "$1"
+}
+
+deb822_sources()
+{
+	awk '
+	function flush(	i, j, nu, ns, u, s) {
+		if (types ~ /(^| )deb( |$)/ && components ~ /(^| )main( |$)/ && enabled !~ /^(no|false|0)$/) {
+			nu = split(uris, u, " ")
+			ns = split(suites, s, " ")
+			for (i = 1; i <= nu; i++)
+				for (j = 1; j <= ns; j++)
+					print u[i], s[j], (signed ~ /^\// ? signed : "-")
+		}
+		types = uris = suites = components = signed = enabled = ""
+	}
+	/^#/ { next }
+	/^[ \t]*$/ { flush(); next }
+	/^[^ \t]/ {
+		field = tolower($0)
+		sub(/:.*/, "", field)
+		sub(/^[^:]*:[ \t]*/, "")
+	}
+	{
+		gsub(/^[ \t]+|[ \t]+$/, "")
+		if (field == "types") types = types " " $0
+		else if (field == "uris") uris = uris " " $0
+		else if (field == "suites") suites = suites " " $0
+		else if (field == "components") components = components " " $0
+		else if (field == "signed-by") signed = signed $0
+		else if (field == "enabled") enabled = tolower($0)
+	}
+	END { flush() }' "$1"
+}
+
+# apt_sources SUITE: the lines of a private sources.list; "-" for what the
+# system has.
+apt_sources()
+{
+	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	system_sources | awk -v suite="$1" -v keyring="$keyring" '
+		function print_line(uri, suite, signed) {
+			if (signed == "-")
+				signed = keyring
+			printf "deb [%s] %s %s main\n", signed == "trusted" ? "trusted=yes" : "signed-by=" signed, uri, suite
+		}
+		suite == "-" { print_line($1, $2, $3) }
+		suite != "-" && $2 !~ /[-\/]/ && !done++ { print_line($1, suite, $3) }'
+}
+
+# apt_dir SUITE: where the apt of that suite has its state. SUITE@ARCH is the same
+# for packages of another architecture.
+apt_dir()
+{
+	echo "$BUILD/apt/${1/#-/system}"
+}
+
+# apt_do SUITE PROGRAM ARGS... One at a time in a folder: apt-get does not wait for
+# another one, and apt-cache sees no packages while the lists are read anew.
+apt_do()
+{
+	local dir
+	dir=$(apt_dir "$1")
+	shift
+	flock "$dir/one-at-a-time" "$1" -c "$dir/apt.conf" -q "${@:2}"
+}
+
+# write_atomically FILE: standard input; readers see the old content or the new
+write_atomically()
+{
+	local part=$1.$BASHPID
+	cat > "$part" && mv "$part" "$1"
+}
+
+# apt_update SUITE: once per invocation
+apt_update()
+{
+	local suite=$1 dir
+	dir=$(apt_dir "$suite")
+	case " ${APT_UPDATED-} " in
+	*" $suite "*) return 0 ;;
+	esac
+	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/etc"
+	: > "$dir/status"
+	apt_sources "${suite%@*}" | write_atomically "$dir/sources.list"
+	[ -s "$dir/sources.list" ] ||
+		die "no Debian mirror found in the system's apt sources (/etc/apt/sources.list, /etc/apt/sources.list.d)"
+	apt_conf "$suite" "$dir" | write_atomically "$dir/apt.conf"
+	step "reading the package lists ($(basename "$dir"))" apt.log \
+		apt_do "$suite" apt-get update || return 1
+	APT_UPDATED="${APT_UPDATED-} $suite"
+}
+
+# apt_conf SUITE DIR
+apt_conf()
+{
+	cat <<-END
+	Dir::Etc::SourceList "$2/sources.list";
+	Dir::Etc::SourceParts "/dev/null";
+	Dir::State "$2";
+	Dir::State::Lists "$2/lists";
+	Dir::State::status "$2/status";
+	Dir::Cache "$2/cache";
+	APT::Sandbox::User "root";
+	APT::Update::Error-Mode "any";
+	Acquire::Languages "none";
+	Acquire::Retries "3";
+	#clear APT::Update::Post-Invoke;
+	#clear APT::Update::Post-Invoke-Success;
+	#clear DPkg::Post-Invoke;
+	END
+	case "$1" in
+	*@*)
+		printf 'APT::Architecture "%s";\nAPT::Architectures { "%s"; };\n' \
+			"${1#*@}" "${1#*@}" ;;
+	esac
+}
+
+# Whether the mirror serves the selected kernel; WHY_NOT says what it does.
+kernel_is_served()
+{
+	WHY_NOT=
+	apt_update - ||
+		die "the package lists cannot be read: is the mirror of the system's apt sources reachable?"
+	if apt_update "$K_SUITE" 2> /dev/null && [ -n "$(package_version)" ]; then
+		return 0
+	fi
+	WHY_NOT="$K_PACKAGE is no longer served (suite ${K_SUITE/#-/$(system_sources | awk '{print $2}' | paste -sd' ')}); served: $(served_kernels)"
+	return 1
+}
+
+package_version()
+{
+	apt_do "$K_SUITE" apt-cache show "$K_PACKAGE" 2> /dev/null |
+		awk '$1 == "Version:" { print $2; exit }'
+}
+
+served_kernels()
+{
+	local suite
+	for suite in - "$K_SUITE"; do
+		apt_do "$suite" apt-cache search --names-only '^linux-source-[0-9]' 2> /dev/null
+	done | awk '{ print $1 }' | sort -u | paste -sd' '
+}
+
+# fetch_package: sets DEB to the verified package. It is downloaded into a
+# folder of its own and takes its name when it is whole.
+fetch_package()
+{
+	local dir
+	kernel_is_served || die "$WHY_NOT" \
+		"give --kernel with another name of fixtures/kernels, or the path of a kernel tree"
+	dir=$(apt_dir "$K_SUITE")/packages
+	mkdir -p "$dir"
+	for DEB in "$dir/${K_PACKAGE}_"*.deb; do
+		[ ! -e "$DEB" ] || ! package_is_whole "$DEB" || return 0
+	done
+	rm -rf "$dir/${K_PACKAGE}_"* "$dir/$K_PACKAGE.tmp"
+	mkdir "$dir/$K_PACKAGE.tmp"
+	step "downloading $K_PACKAGE $(package_version)" apt.log \
+		download_package "$dir/$K_PACKAGE.tmp" ||
+		die "$K_PACKAGE could not be downloaded"
+	DEB=$(echo "$dir/$K_PACKAGE.tmp/"*.deb)
+	( cd "$dir/$K_PACKAGE.tmp" && sha256sum "${DEB##*/}" > "../${DEB##*/}.sha256" )
+	mv "$DEB" "$dir/"
+	DEB=$dir/${DEB##*/}
+	rmdir "$dir/$K_PACKAGE.tmp"
+}
+
+# apt checks what it downloads against the signed index.
+download_package()
+{
+	( cd "$1" && apt_do "$K_SUITE" apt-get download "$K_PACKAGE" && dpkg-deb --info ./*.deb )
+}
+
+package_is_whole()
+{
+	( cd "$(dirname "$1")" && sha256sum --quiet -c "${1##*/}.sha256" ) > /dev/null 2>&1
+}
+
+#
+# Programs and libraries of another architecture, unpacked into a folder: the host's
+# dpkg knows nothing of them.
+#
+
+# sysroot: that folder for the guests of ARCH; nothing if they are of the host's
+sysroot()
+{
+	! is_foreign || echo "$(apt_dir "-@$ARCH")/root"
+}
+
+# need_sysroot PACKAGE...: they are in sysroot, with what they depend on
+need_sysroot()
+{
+	local root marker
+	is_foreign || return 0
+	root=$(sysroot)
+	marker=$root.$(printf '%s\n' "$@" | sha256sum | cut -c1-8)
+	[ ! -f "$marker" ] || return 0
+	lock "apt-$ARCH"
+	apt_update "-@$ARCH" ||
+		die "the package lists of $ARCH cannot be read: does the mirror of the system's apt sources serve it?"
+	step "downloading $* ($ARCH)" apt.log \
+		apt_do "-@$ARCH" apt-get install -y --no-install-recommends --download-only "$@" ||
+		die "the packages of $ARCH could not be downloaded"
+	step "unpacking $* ($ARCH)" apt.log unpack_sysroot "$root" ||
+		die "the packages of $ARCH could not be unpacked"
+	: > "$marker"
+	unlock "apt-$ARCH"
+}
+
+# Debian's folders lie below /usr, whatever its older packages say.
+unpack_sysroot()
+{
+	local root=$1 dir deb
+	for dir in bin sbin lib; do
+		mkdir -p "$root/usr/$dir"
+		ln -sfn "usr/$dir" "$root/$dir"
+	done
+	for deb in "$(apt_dir "-@$ARCH")"/cache/archives/*.deb; do
+		dpkg-deb --fsys-tarfile "$deb" |
+			tar -x --keep-directory-symlink --no-same-owner -C "$root" || return
+	done
+}

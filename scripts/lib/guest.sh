@@ -1,0 +1,332 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Guests: the initramfs, booting it under QEMU or as UML, and the verdict.
+#
+# Three channels come out of a guest: the console (splats), the job's output
+# and the status ("start", "exit N"). The status file says "not started" before
+# the guest runs, so that a guest that never got there shows.
+
+#
+# Which accelerator: KVM only if a kernel really boots with it. A device node
+# proves nothing.
+#
+
+accelerator()
+{
+	local answer=$BUILD/kvm-probe boot
+	if is_foreign; then
+		echo tcg,thread=multi
+		return
+	fi
+	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
+	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
+		echo "$boot $(probe_kvm)" > "$answer"
+	fi
+	case "$(cut -d' ' -f2 "$answer")" in
+	yes) echo kvm ;;
+	*) echo tcg,thread=multi ;;
+	esac
+}
+
+# Boots the kernel to its panic for want of an init; -no-reboot ends QEMU.
+probe_kvm()
+{
+	local log
+	[ -w /dev/kvm ] || { echo no; return; }
+	log=$(mktemp "$SCRATCH/kvm.XXX")
+	timeout -k 1 10 qemu-system-x86_64 -accel kvm -cpu host -m 256 -display none \
+		-monitor none -no-reboot -nodefaults -kernel "$KERNEL_IMAGE" \
+		-append "console=ttyS0 panic=-1" -serial "file:$log" \
+		> /dev/null 2>&1 < /dev/null || true
+	if grep -q 'Kernel panic - not syncing: .*\(init\|root fs\)' "$log"; then
+		echo yes
+	else
+		echo no
+	fi
+}
+
+# uml_preload: prints what LD_PRELOAD must name for the kernel of
+# need_kernel um: see fixtures/um/xstate.c
+uml_preload()
+{
+	local source=$ROOT/fixtures/um/xstate.c library=$OUT/xstate.so
+	if ! grep -qs host_fp_size "$OUT/../tree/arch/x86/um/os-Linux/registers.c"; then
+		[ "$library" -nt "$source" ] || {
+			gcc -O2 -shared -fPIC -o "$library.$$" "$source" -ldl &&
+				mv "$library.$$" "$library"
+		}
+		echo "$library"
+	fi
+}
+
+#
+# Booting
+#
+
+GUEST=
+
+# The guest leads a process group of its own (UML has many processes), which
+# is ended as a whole.
+kill_guest()
+{
+	[ -n "$GUEST" ] || return 0
+	kill -TERM -- "-$GUEST" 2> /dev/null || true
+	local i
+	for i in 1 2 3 4 5 6 7 8 9 10; do
+		kill -0 -- "-$GUEST" 2> /dev/null || break
+		sleep 0.1
+	done
+	kill -KILL -- "-$GUEST" 2> /dev/null || true
+	GUEST=
+}
+
+at_exit kill_guest
+
+QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
+
+# What a command adds to QEMU's arguments.
+QEMU_EXTRA=()
+
+# What the guest's instructions run on. With ICOUNT set, a machine whose clock
+# counts them: one nanosecond is one instruction, and two runs agree.
+guest_machine()
+{
+	if [ -n "$ICOUNT" ]; then
+		MACHINE=(-machine pc-i440fx-7.2 -cpu qemu64-v1 -smp 1
+			-accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
+		return
+	fi
+	MACHINE=(-smp '2,sockets=2' -accel "$(accelerator)")
+	case "$ARCH-$(accelerator)" in
+	# with memory for tags; pauth-impdef: signed pointers without a cipher
+	arm64-*) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
+	*-kvm) MACHINE+=(-cpu host) ;;
+	# the one that TCG takes anyway, with second page tables for guests of its own
+	*) MACHINE+=(-cpu 'qemu64,+svm,+npt') ;;
+	esac
+}
+
+# guest_lines CONSOLE [JOB STATUS]: sets GUEST_LINES, the lines of the guest to which
+# these character devices are connected. The machine of arm64 has one UART
+# only: the others are virtio's.
+guest_lines()
+{
+	GUEST_LINES=(-serial "chardev:$1")
+	[ $# -gt 1 ] || return 0
+	case "$ARCH" in
+	arm64)
+		GUEST_LINES+=(-device virtio-serial-device -device "virtconsole,chardev=$2"
+			-device "virtconsole,chardev=$3") ;;
+	*)
+		GUEST_LINES+=(-serial "chardev:$2" -serial "chardev:$3") ;;
+	esac
+}
+
+# clock_arguments: TCG's guests see the host's time stamp counter. They measure
+# its rate by a timer that TCG emulates too slowly for them to trust it, and are
+# left with a clock of 4 ms: too coarse for a fault. So they are told the rate.
+# A clock that counts instructions needs no calibration at all. Nor is there a
+# timer that does not work: only a host that is too busy to deliver its ticks.
+clock_arguments()
+{
+	local khz=1000000
+	if [ -z "$ICOUNT" ]; then
+		[ "$(accelerator)" != kvm ] || return 0
+		khz=$(host_tsc_khz)
+	fi
+	[ -z "$khz" ] || echo "tsc=reliable tsc_early_khz=$khz no_timer_check "
+}
+
+# Measured once after each boot of the host; nothing on another architecture.
+host_tsc_khz()
+{
+	local answer=$BUILD/tsc-khz boot
+	[ "$(uname -m)" = x86_64 ] || return 0
+	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
+	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
+		gcc -O2 -o "$SCRATCH/tsc_khz" "$ROOT/fixtures/qemu/tsc_khz.c" || return 0
+		echo "$boot $("$SCRATCH/tsc_khz")" > "$answer"
+	fi
+	cut -d' ' -f2 "$answer"
+}
+
+kernel_arguments()
+{
+	local console=ttyS0 clock=
+	case "$1" in
+	x86_64) clock=$(clock_arguments) ;;
+	arm64) console=ttyAMA0 ;;
+	um) console=tty0 ;;
+	esac
+	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${APPEND}"
+}
+
+# start_guest ARCH INITRAMFS DIR: the job's output goes to file descriptor 3.
+# Sets GUEST.
+start_guest()
+{
+	local arch=$1 initramfs=$2 dir=$3
+	case "$arch" in
+	x86_64|arm64)
+		guest_machine
+		guest_lines console job status
+		setsid "$ROOT/scripts/lib/with-realtime-priority" "${ARCH_QEMU[$arch]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
+			${GDB:+-s -S} \
+			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
+			-append "$(kernel_arguments "$arch")" \
+			-chardev "file,id=console,path=$dir/console.log" \
+			-chardev file,id=job,path=/dev/fd/3 \
+			-chardev "file,id=status,path=$dir/status,append=on" "${GUEST_LINES[@]}" \
+			< /dev/null > "$dir/qemu.log" 2>&1 & ;;
+	um)
+		# UML polls its lines, which regular files do not bear: pipes.
+		# shellcheck disable=SC2046 # words on purpose
+		LD_PRELOAD=$(uml_preload) setsid "$KERNEL_IMAGE" mem=1G initrd="$initramfs" \
+			con=null con0=null,fd:1 ssl=null ssl1=null,fd:3 ssl2=null,fd:4 \
+			$(kernel_arguments "$arch") \
+			< /dev/null 4> >(exec cat >> "$dir/status") \
+			> >(exec cat > "$dir/console.log") 2>&1 & ;;
+	esac
+	GUEST=$!
+}
+
+# wait_guest DIR SECONDS: sets GUEST_END to exited, hung (still there after
+# SECONDS) or stuck (the kernel panicked and did not stop)
+wait_guest()
+{
+	local dir=$1 end=$((SECONDS + $2)) panicked=
+	GUEST_END=exited
+	while kill -0 "$GUEST" 2> /dev/null; do
+		if [ "$SECONDS" -ge "$end" ]; then
+			GUEST_END=hung
+			break
+		fi
+		if [ -n "$panicked" ] && [ "$SECONDS" -ge "$panicked" ]; then
+			GUEST_END=stuck
+			break
+		fi
+		if [ -z "$panicked" ] && grep -q 'Kernel panic - not syncing' "$dir/console.log" 2> /dev/null; then
+			panicked=$((SECONDS + 5))
+		fi
+		sleep 0.2
+	done
+	kill_guest
+	wait 2> /dev/null || true
+}
+
+# run_guest ARCH INITRAMFS DIR SECONDS: runs a guest to its end, with the
+# job's output in DIR/job.log and, with STREAM set, on standard output. One whose
+# emulator slipped is run once more, unless somebody has seen its output.
+#
+# Sets VERDICT: exited N, panic, hung, died (the guest stopped in the midst of
+# the job), nostart (it never got to its init), each explained in WHY. A splat
+# is in SPLATS.
+run_guest()
+{
+	run_guest_once "$@"
+	[ -z "${STREAM-}" ] && emulator_slipped "$3/console.txt" || return 0
+	say "QEMU ran half-patched code (its bug, see $3.slipped); once more"
+	rm -rf "$3.slipped"
+	mv "$3" "$3.slipped"
+	run_guest_once "$@"
+}
+
+run_guest_once()
+{
+	local arch=$1 initramfs=$2 dir=$3 seconds=$4
+	mkdir -p "$dir"
+	: > "$dir/console.log"
+	: > "$dir/job.log"
+	echo "not started" > "$dir/status"
+	start_ticker "guest ($K_NAME $arch)" "$SECONDS"
+	if [ -n "${STREAM-}" ]; then
+		exec 3> >(trap '' INT; exec tee "$dir/job.log")
+	else
+		exec 3> >(trap '' INT; exec cat > "$dir/job.log")
+	fi
+	local reader=$!
+	start_guest "$arch" "$initramfs" "$dir"
+	exec 3>&-
+	wait_guest "$dir" "$seconds"
+	wait "$reader" 2> /dev/null || true
+	stop_ticker
+	judge_guest "$dir" "$seconds"
+}
+
+judge_guest()
+{
+	local dir=$1 seconds=$2 status
+	tr -d '\r' < "$dir/console.log" > "$dir/console.txt"
+	SPLATS=$(find_splats "$dir/console.txt")
+	status=$(tr -d '\r' < "$dir/status" | tail -n 1)
+	case "$status" in
+	exit\ [0-9]*)
+		VERDICT=$status
+		VERDICT=exited\ ${status#exit }
+		WHY= ;;
+	*)
+		if grep -q 'Kernel panic - not syncing' "$dir/console.txt"; then
+			VERDICT=panic
+			WHY="the guest panicked: $(sed -n 's/.*Kernel panic - not syncing: //p' "$dir/console.txt" | head -n 1)"
+		elif [ "$GUEST_END" = hung ]; then
+			VERDICT=hung
+			WHY="the guest hung: stopped after ${seconds}s (--timeout), status '$status'"
+		elif [ "$status" = start ]; then
+			VERDICT=died
+			WHY="the guest died early: it stopped before the job had ended"
+		else
+			VERDICT=nostart
+			WHY="the guest did not start: it stopped before its init ran"
+		fi ;;
+	esac
+}
+
+# emulator_slipped CONSOLE: did QEMU run code that was being patched?
+#
+# While the kernel patches its code, an int3 stands in the place, and all CPUs
+# are told before and after. With several threads, TCG may still run the int3
+# from its cache of translated code when the kernel no longer expects it. The
+# configuration leaves little to patch (no CONFIG_JUMP_LABEL), but trace events
+# are. No kernel without kprobes has another reason for this oops. On KVM it
+# would be a bug.
+emulator_slipped()
+{
+	[ "$(accelerator)" != kvm ] && grep -q '^\[ *[0-9.]*\] Oops: int3: ' "$1"
+}
+
+# report_guest DIR: says what went wrong with the guest itself; status 1 if
+# anything did
+report_guest()
+{
+	local dir=$1
+	if [ -n "$WHY" ]; then
+		say "$WHY"
+		[ ! -s "$dir/qemu.log" ] || show_tail "$dir/qemu.log" 5
+		show_tail "$dir/console.txt" 20
+		[ -s "$dir/console.txt" ] || say "the console is empty: $dir/console.txt"
+	fi
+	if [ -n "$SPLATS" ]; then
+		show_splats "$SPLATS" "$dir/console.txt"
+	fi
+	[ -z "$WHY" ] && [ -z "$SPLATS" ]
+}
+
+# show_splats LINES CONSOLE
+show_splats()
+{
+	say "the kernel complained on its console ($2):"
+	printf '%s\n' "$1" | awk 'NR <= 10 { print "  | " $0 }' >&2
+}
+
+# first_splat LINES: the first that says something
+first_splat()
+{
+	printf '%s\n' "$1" | awk 'NR == 1 { line = $0 } !/cut here/ && !n++ { line = $0 } END { print line }'
+}
+
+# find_splats CONSOLE: prints the lines by which a kernel complains
+find_splats()
+{
+	awk -f "$ROOT/scripts/lib/splats.awk" "$1"
+}

@@ -1,0 +1,229 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# The kselftests: built and installed from a tree, run in a guest.
+
+# split_filter: checks FILTER, one or more of PROGRAM[:TEST], and sets CHOSEN to them
+split_filter()
+{
+	local word program
+	read -ra CHOSEN <<< "$FILTER"
+	for word in "${CHOSEN[@]}"; do
+		for program in $(selftest_programs); do
+			! names_program "$word" "$program" || continue 2
+		done
+		die "no kselftest matches '${word%%:*}'; there are: $(selftest_programs | paste -sd' ')"
+	done
+}
+
+# names_program WORD PROGRAM: the part before the colon is a glob, or nothing
+names_program()
+{
+	local glob=${1%%:*}
+	# shellcheck disable=SC2254 # a glob on purpose
+	case "$2" in
+	${glob:-*}) return 0 ;;
+	esac
+	return 1
+}
+
+# The programs that the Makefile declares.
+selftest_programs()
+{
+	sed -n 's/^TEST_\(GEN_\)\?PROGS[[:space:]]*[:+]\?=[[:space:]]*//p' \
+		"$ROOT/selftests/cow/Makefile" | tr -s '[:space:]' '\n' | sort -u | sed '/^$/d'
+}
+
+filtered_programs()
+{
+	local program word
+	for program in $(selftest_programs); do
+		[ ${#CHOSEN[@]} -gt 0 ] || echo "$program"
+		for word in "${CHOSEN[@]}"; do
+			! names_program "$word" "$program" || { echo "$program"; break; }
+		done
+	done
+}
+
+# selftests_name: of the folder of those for ARCH; UML runs those of the host
+selftests_name()
+{
+	echo "selftests$(! is_foreign || echo "-$ARCH")"
+}
+
+# install_selftests TREE DIR: the folder selftests_name below DIR, with install/ as
+# make install leaves it, and the archive of that name in SCRATCH. Sets INSTALLED, a
+# copy of install/ that no other run replaces.
+# FORCE_TARGETS: a test that does not compile must not be left out silently.
+install_selftests()
+{
+	local tree=$1 dir headers=x86_64
+	dir=$2/$(selftests_name)
+	! is_foreign || headers=$ARCH
+	need_sysroot "${SYSROOT_BASE[@]}"
+	need_sysroot "${SYSROOT_SELFTESTS[@]}"
+	make_flags "$headers"
+	mkdir -p "$dir/build"
+	lock "$(out_label "$dir" | tr / -)"
+	step "kernel headers" selftests.log \
+		kmake "$tree" "$dir/build" "$headers" headers ||
+		die "make headers failed; log: $LOGS/selftests.log"
+	rm -rf "$dir/install"
+	step "building the kselftests" selftests.log \
+		make_selftests "$tree" "$dir" "$headers" ||
+		die "the kselftests do not build; log: $LOGS/selftests.log"
+	selftest_archive "$dir/install" "$SCRATCH/$(selftests_name).cpio"
+	unlock "$(out_label "$dir" | tr / -)"
+}
+
+make_selftests()
+{
+	with_idle_priority make -s -C "$1/tools/testing/selftests" O="$2/build" TARGETS=cow FORCE_TARGETS=1 \
+		ARCH="$3" CROSS_COMPILE="${ARCH_CROSS[$3]-}" \
+		SKIP_TARGETS='' INSTALL_PATH="$2/install" -j"$JOBS" install
+}
+
+# What the runner and cow_trace.sh call, for guests of another architecture
+SYSROOT_SELFTESTS=(coreutils perl-base trace-cmd linux-perf)
+
+# What the installed runner and the tests need in the guest.
+selftest_archive()
+{
+	local install=$1 dir file
+	dir=$(mktemp -d "$SCRATCH/tests.XXX")
+	mkdir -p "$dir/kselftest" "$dir/usr/bin"
+	INSTALLED=$dir/kselftest
+	cp -a "$install/." "$INSTALLED/"
+	find "$install" -type f -perm -u+x | while read -r file; do
+		program_libraries "$file"
+	done | sort -u | copy_libraries "$dir"
+	copy_program "$dir" "$(guest_program timeout)" /usr/bin/timeout
+	copy_perl "$dir"
+	pack "$dir" "$2"
+}
+
+# guest_program NAME: the path of the one that a guest of ARCH gets
+guest_program()
+{
+	if is_foreign; then
+		echo "$(sysroot)/usr/bin/$1"
+	else
+		type -P "$1"
+	fi
+}
+
+# The runner prefixes lines by perl as they come; by sed only at the end.
+copy_perl()
+{
+	local sysroot modules target
+	sysroot=$(sysroot)
+	modules=$(echo "$sysroot"/usr/lib/*/perl-base)
+	[ -x "$sysroot/usr/bin/perl" ] && [ -d "$modules" ] || return 0
+	copy_program "$1" "$sysroot/usr/bin/perl"
+	target=$1${modules#"$sysroot"}
+	mkdir -p "$target"
+	cp -aL "$modules/." "$target/"
+}
+
+# trace-cmd and perf for cow_trace.sh: 35 MB that no other test has to unpack
+tools_archive()
+{
+	local dir
+	dir=$(mktemp -d "$SCRATCH/tools.XXX")
+	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
+		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd
+		copy_program "$dir" "$(perf_program)" /usr/bin/perf
+	fi
+	pack "$dir" "$1"
+}
+
+# What linux-perf installs as perf, or the newest that a wrapper chooses from.
+perf_program()
+{
+	local file
+	for file in "$(guest_program perf)" $(printf '%s\n' "$(sysroot)"/usr/bin/perf_* | sort -rV); do
+		[ ! -e "$file" ] || [ -z "$(elf_machine "$file")" ] || {
+			echo "$file"
+			return
+		}
+	done
+	guest_program perf
+}
+
+# test_options PROGRAM: which of its tests to run, nothing if all. FIXTURE.VARIANT.TEST
+# is one test, TEST the one of that name in every variant.
+test_options()
+{
+	local word options=()
+	for word in "${CHOSEN[@]}"; do
+		names_program "$word" "$1" || continue
+		case "$word" in
+		*:*.*) options+=(-r "${word#*:}") ;;
+		*:*) options+=(-t "${word#*:}") ;;
+		*) return 0 ;;
+		esac
+	done
+	echo "${options[*]}"
+}
+
+DEBUG_TIMEOUT=2400
+
+# The job: the runner, with the tests of a program chosen by its own options.
+selftest_job()
+{
+	local program arguments=() variable options
+	for program in $(filtered_programs); do
+		arguments+=(-t "cow:$program")
+		options=$(test_options "$program")
+		if [ -n "$options" ]; then
+			variable=KSELFTEST_$(printf %s "$program" | tr -c '[:alnum:]_' _ | tr '[:lower:]' '[:upper:]')_ARGS
+			echo "export $variable='$options'"
+		fi
+	done
+	echo 'cd /kselftest || exit 2'
+	printf 'exec ./run_kselftest.sh '
+	# of each program: a kernel that checks all it does takes its time
+	[ -z "$DEBUG" ] || printf -- '--override-timeout %s ' "$DEBUG_TIMEOUT"
+	[ ${#arguments[@]} -eq 0 ] || shell_words "${arguments[@]}"
+	echo
+}
+
+# run_selftests: boots the kernel of need_kernel, records every test
+run_selftests()
+{
+	local dir=$LOGS/guest seconds=${TIMEOUT:-1800}
+	[ -n "$TIMEOUT" ] || [ -z "$DEBUG" ] || seconds=$((2 * DEBUG_TIMEOUT))
+	mkdir -p "$SCRATCH/job.dir"
+	selftest_job > "$SCRATCH/job.dir/job"
+	pack "$SCRATCH/job.dir" "$SCRATCH/job.cpio"
+	base_archive "$SCRATCH/base.cpio"
+	tools_archive "$SCRATCH/tools.cpio"
+	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
+	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
+	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
+	record_ktap "$dir/job.log"
+	[ -z "$WHY" ] || record fail guest "$WHY"
+	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
+	[ -n "${QUIET-}" ] || report_guest "$dir" || true
+	check_filter_hit "$dir/job.log"
+	show_failures "$dir/job.log"
+	[ -z "$VERBOSE" ] || cat "$dir/job.log"
+}
+
+check_filter_hit()
+{
+	[[ "${CHOSEN[*]}" != *:* ]] || [ -n "$WHY" ] || [ -s "$RESULTS" ] ||
+		die "no such test: ${CHOSEN[*]}; what there is: see $1 after a run of the whole program"
+}
+
+# show_failures LOG: what stands before each 'not ok', for a start
+show_failures()
+{
+	local lines
+	[ -z "${QUIET-}" ] || return 0
+	lines=$(grep -c '^\(# \)\?not ok' "$1" || true)
+	[ "$lines" -gt 0 ] || return 0
+	say "failures in $1:"
+	# awk reads to the end: with head, thousands of lines are a broken pipe
+	grep -B 6 '^\(# \)\?not ok' "$1" | grep -v '^# ok\|^--$' | awk 'NR <= 40 { print "  | " $0 }' >&2
+}

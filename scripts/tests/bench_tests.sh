@@ -1,0 +1,346 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of the benchmarks.
+
+#
+# bench: what needs no guest
+#
+
+# rows_file FILE MODE ROW...: results; a row is "WORKLOAD CONFIG COST SPREAD
+# WASTED [KEY=TEXT]", a cost and what it differs by both ways
+rows_file()
+{
+	local file=$1 mode=$2 row workload config cost spread wasted more comma=
+	shift 2
+	{
+		echo '['
+		for row; do
+			read -r workload config cost spread wasted more <<< "$row"
+			printf '%s{"kernel": "k", "arch": "a", "mode": "%s", "workload": "%s", "config": "%s",' \
+				"$comma" "$mode" "$workload" "$config"
+			printf '"pages": 100, "written": 100, "faults": 100, "copied": 100, "copied_ahead": 0,'
+			printf '"reused": null, "reused_ahead": 0, "wasted": %s,' "$wasted"
+			printf '"per_page_median": %s, "per_page_min": %s, "per_page_max": %s,' \
+				"$cost" $((cost - spread)) $((cost + spread))
+			[ -z "$more" ] || printf '"%s": "%s",' "${more%%=*}" "${more#*=}"
+			printf '"overhead_median": null, "p50": 1, "p99": 2, "max": 3}\n'
+			comma=,
+		done
+		echo ']'
+	} > "$SCRATCH/$file.json"
+}
+
+# compares STATUS OUTPUT [OPTIONS]: bench --compare of a.json and b.json
+compares()
+{
+	local status=$1 output=$2
+	shift 2
+	here bench "$@" --compare "$SCRATCH/a.json" "$SCRATCH/b.json" &&
+	want_status "$status" && want_output "$output"
+}
+
+test_bench_compare()
+{
+	rows_file a icount 'seq off 1000 0 0' 'seq fixed-1 800 0 0'
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 805 0 0'
+	compares 0 '^0 better, 2 same, 0 worse$' &&
+	compares 1 'fixed-1.* worse \(cost\)$' --tolerance 0.5 &&
+	compares 0 '^2 passed, 0 failed, 0 skipped$' || return
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 780 0 0'
+	compares 0 'fixed-1.* better \(cost\)$' || return
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 820 0 0'
+	compares 1 'fixed-1.* worse \(cost\)$' && want_output '^1 passed, 1 failed' || return
+	# as much as it differs in one and the same run
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 820 40 0'
+	compares 0 'fixed-1.* same$' || return
+	# fewer instructions for more memory
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 700 0 50'
+	compares 1 'fixed-1.* worse \(wasted\)$'
+}
+
+# A faster or slower machine is neither better nor worse.
+test_bench_compare_wall()
+{
+	rows_file a wall 'seq off 1000 10 0' 'seq fixed-1 800 10 0'
+	rows_file b wall 'seq off 2000 10 0' 'seq fixed-1 1600 10 0'
+	compares 0 '^0 better, 1 same, 0 worse, 1 reference$' || return
+	rows_file b wall 'seq off 2000 10 0' 'seq fixed-1 1900 10 0'
+	compares 1 'fixed-1.* worse \(cost\)$' || return
+	rows_file a wall 'seq fixed-1 800 10 0'
+	rows_file b wall 'seq fixed-1 800 10 0'
+	compares 2 "no row has a row 'off' beside it"
+}
+
+# Nor is another compiler.
+test_bench_compare_compiler()
+{
+	rows_file a icount 'seq off 1000 0 0 compiler=one' 'seq fixed-1 800 0 0 compiler=one'
+	rows_file b icount 'seq off 1200 0 0 compiler=two' 'seq fixed-1 970 0 0 compiler=two'
+	compares 0 'fixed-1.* same$' && want_output 'another compiler' || return
+	rows_file b icount 'seq off 1200 0 0 compiler=two' 'seq fixed-1 1000 0 0 compiler=two'
+	compares 1 'fixed-1.* worse \(cost\)$'
+}
+
+test_bench_compare_mismatch()
+{
+	rows_file a icount 'seq off 1000 0 0' 'seq fixed-1 800 0 0'
+	rows_file b icount 'seq off 1000 0 0'
+	compares 2 'not in .*/b.json: k a icount: seq fixed-1, 100 pages' || return
+	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 800 0 0' 'seq fixed-1 800 0 0'
+	compares 2 'twice the same row' || return
+	rows_file b wall 'seq off 1000 0 0' 'seq fixed-1 800 0 0'
+	compares 2 'the rows do not match'
+}
+
+test_bench_compare_garbage()
+{
+	local text
+	rows_file a icount 'seq off 1000 0 0'
+	while read -r text; do
+		printf '%s' "$text" > "$SCRATCH/b.json"
+		compares 2 'b\.json' || return
+	done <<-'END'
+
+	{
+	[]
+	{}
+	null
+	[1]
+	[{}]
+	[NaN]
+	PASS seq
+	[{"kernel": "k"}]
+	END
+	sed 's/"pages": 100/"pages": "many"/' "$SCRATCH/a.json" > "$SCRATCH/b.json"
+	compares 2 "row 1: 'pages' is not a number" || return
+	sed 's/"per_page_min": 1000/"per_page_min": 1001/' "$SCRATCH/a.json" > "$SCRATCH/b.json"
+	compares 2 'not between min and max' || return
+	sed 's/"per_page_median": 1000/"per_page_median": -1/' "$SCRATCH/a.json" > "$SCRATCH/b.json"
+	compares 2 'is not a number: -1' || return
+	sed 's/"mode": "icount"/"mode": "native"/' "$SCRATCH/a.json" > "$SCRATCH/b.json"
+	compares 2 "mode 'native'" || return
+	head -c 1000 /dev/urandom > "$SCRATCH/b.json"
+	compares 2 'b\.json' || return
+	rm "$SCRATCH/b.json"
+	compares 2 'cannot be read'
+}
+
+# costs STATUS OUTPUT: cost.py of plain.json, stats0.json and stats1.json
+costs()
+{
+	OUT=$SCRATCH/output
+	STATUS=0
+	python3 "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
+	want_status "$1" && want_output "$2"
+}
+
+test_bench_cost()
+{
+	rows_file plain icount 'seq off 10000 0 0' 'child-gone off 10000 0 0'
+	rows_file stats0 icount 'seq off 10050 0 0' 'child-gone off 10050 0 0'
+	rows_file stats1 icount 'seq off 10540 0 0' 'child-gone off 11105 0 0'
+	costs 0 'PASS .*vm.cow_stats=1 over 0: .* [+]4.88 %' || return
+	rows_file stats0 icount 'seq off 10051 0 0' 'child-gone off 10050 0 0'
+	costs 1 'FAIL a page is copied: vm.cow_stats=0 .*[+]0.51 %, allowed 0.5 %' || return
+	rows_file stats0 icount 'seq off 10050 0 0' 'child-gone off 10000 0 0'
+	costs 1 'FAIL the page is no longer shared: vm.cow_stats=1 .*[+]11.05 %' || return
+	rows_file stats1 icount 'seq off 10560 0 0' 'child-gone off 10540 0 0'
+	costs 1 'FAIL a page is copied: vm.cow_stats=1 .*[+]5.07 %' || return
+	rows_file stats0 icount 'seq off 10050 0 0'
+	costs 2 'stats0.json: no row child-gone off'
+}
+
+# Two boots may differ by 0.2 %.
+test_bench_repeatable()
+{
+	OUT=$SCRATCH/output
+	rows_file a icount 'seq off 10000 0 0'
+	rows_file b icount 'seq off 10020 0 0'
+	python3 "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
+		complain "0.2 % apart: $(cat "$OUT")" || return
+	rows_file b icount 'seq off 10021 0 0'
+	! python3 "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
+		complain "0.21 % apart, and not noticed: $(cat "$OUT")"
+}
+
+# A row that the kernel could not have is no reason to fail, nor is it left unsaid.
+test_bench_skipped()
+{
+	local skipped='{"kernel": "k", "arch": "a", "mode": "icount", "workload": "seq", "config": "adaptive", "pages": 100, "skipped": "refused"}'
+	rows_file a icount 'seq off 1000 0 0'
+	rows_file b icount 'seq off 1000 0 0'
+	sed -i "s/^]/,$skipped\n]/" "$SCRATCH/b.json"
+	compares 0 "^not compared: 1 of 'adaptive', skipped: refused$" &&
+	compares 0 '^1 passed, 0 failed, 1 skipped$' || return
+	rows_file a icount 'seq off 1000 0 0' 'seq adaptive 900 0 0'
+	compares 2 'skipped in .*/b.json: k a icount: seq adaptive, 100 pages: refused'
+}
+
+test_bench_markdown()
+{
+	local workload lines=()
+	for workload in seq random reverse stride-4 stride-16 sparse-5 single child-gone multi-child-16; do
+		lines+=("$workload off 1000 0 0" "$workload fixed-1 12345 0 0")
+	done
+	rows_file a icount "${lines[@]}"
+	makes 0 '^\| \| off \| 1 ahead \|$' rows.py markdown "$SCRATCH/a.json" &&
+		want_output '^\| backward \| 1000 \| 12 345 \|$' || return
+	rows_file a icount "${lines[@]:1}"
+	makes 2 'no row seq off' rows.py markdown "$SCRATCH/a.json"
+}
+
+# bench_file FILE PYTHON: an array of rows that Python makes of row(workload, config,
+# pages, cost), with all that cow_bench --cdf says
+bench_file()
+{
+	python3 - "$SCRATCH/$1.json" <<-END
+	import json, sys
+	def row(workload, config, pages, cost, **more):
+	    ahead = {"off": 0, "fixed-1": 1, "fixed-15": 15, "adaptive": 7}.get(config, 3)
+	    faults = pages // (ahead + 1)
+	    spread = [[0, 9], [1, 9], [10, 9], [25, 9], [50, 10], [75, 11], [90, 12], [95, 13], [99, 14],
+	              [99.9, 15], [100, 16]]
+	    return {"kernel": "k", "arch": "a", "mode": "icount", "workload": workload,
+	            "config": config, "pages": pages, "written": pages, "faults": faults,
+	            "copied": faults, "copied_ahead": pages - faults, "wasted": 0, "reused": 0,
+	            "reused_ahead": 0, "per_page_median": cost, "per_page_min": cost,
+	            "per_page_max": cost, "overhead_median": cost - 100, "p50": 1, "p90": 2, "p99": 3,
+	            "p999": 4, "max": 5, "copy_ns": 100, "tlb_flushes": None, "kernel_fault_avg": 90,
+	            "kernel_copy": spread, "kernel_fault": spread, "cdf": [[1, pages - 1], [9, pages]],
+	            **more}
+	rows = []
+	${2//$'\n\t'/$'\n'}
+	json.dump(rows, open(sys.argv[1], "w"))
+	END
+}
+
+# makes STATUS OUTPUT SCRIPT ARGS...: what a script of ours makes of files of rows
+makes()
+{
+	local status=$1 output=$2 script=$3
+	shift 3
+	OUT=$SCRATCH/output
+	STATUS=0
+	python3 "$ROOT/scripts/bench/$script" "$@" > "$OUT" 2>&1 || STATUS=$?
+	want_status "$status" || return
+	[ -z "$output" ] || want_output "$output"
+}
+
+STUDY_ROWS='
+	for config, cost in COSTS:
+	    rows.append(row("single", config, 4096, cost))
+	    for workload in ("seq", "random"):
+	        rows += [row(workload, config, pages, cost) for pages in (4096, 16384)]'
+
+test_bench_study()
+{
+	local file=$SCRATCH/a.json
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}"
+	makes 0 '^  seq, 16 MB .* 4\.096 .* -20\.0%  -50\.0% .* -40\.0%  -93\.8%$' study.py "$file" &&
+		want_output '^  here  *1000  *800  *-20\.0%  *600  *-40\.0%$' &&
+		want_output '^  seq, 16 MB  *1000  *90  *100  *900  *10%$' &&
+		want_output '^  max  *1082  *16  *16  *16$' || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600), (\"adaptive\", 500)]}"
+	makes 0 '^  here .* -50\.0%$' study.py "$file" && want_output '15 ahead  adaptive$' || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800)]}"
+	makes 2 '^bench: no row .* fixed-15 of 16 MB$' study.py "$file" || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}
+	for some in rows:
+	    some[\"kernel_copy\"] = []"
+	makes 2 "no 'kernel_copy': run cow_bench with --cdf" study.py "$file" || return
+	bench_file a 'rows.append({"kernel": "k", "arch": "a", "mode": "icount", "workload": "seq", "config": "off", "pages": 1, "skipped": "why"})'
+	makes 2 'every row was skipped' study.py "$file" || return
+	echo '[' > "$file"
+	makes 2 'not JSON' study.py "$file" &&
+	makes 2 'cannot be read' study.py "$SCRATCH/missing.json"
+}
+
+test_bench_report()
+{
+	local page=$SCRATCH/page.html plots=$SCRATCH/plots rows=$SCRATCH/a.json window=$SCRATCH/b.json
+	mkdir -p "$plots"
+	bench_file a '
+	for config in ("off", "fixed-15", "adaptive"):
+	    rows += [row("seq", config, 1024, 1000),
+	             row("snapshot", config, 1024, 1000, timeline=[[0, 0, 0], [1e6, 512, 1024], [2e6, 1024, 1024]])]
+	rows.append({"kernel": "k", "arch": "a", "mode": "icount", "workload": "seq", "config": "thp", "pages": 1024, "skipped": "no <huge> pages"})'
+	bench_file b 'rows += [row("seq", config, 1024, 1000) for config in
+	    ("off", "fixed-1", "fixed-15", "adaptive-7", "adaptive-31", "nofork")]'
+	makes 0 '.' report.py --html "$page" --plots "$plots" --window "$window" "$rows" || return
+	! grep -qE '(src|href)="?(http|//|file)' "$page" || complain "the page is not self-contained" || return
+	want_same "$(grep -c '<svg role="img"' "$page")" 8 &&
+	grep -q 'Not run: thp: no &lt;huge&gt; pages' "$page" &&
+	want_same "$(cd "$plots" && echo *)" 'latency-k.svg snapshot-k.svg window-k.svg' || return
+	python3 -c 'import sys, xml.dom.minidom
+for path in sys.argv[1:]:
+    xml.dom.minidom.parse(path)' "$plots"/*.svg 2> "$OUT" || complain "no SVG: $(tail -n 1 "$OUT")" || return
+	makes 2 'cannot be read' report.py --html "$page" "$SCRATCH/missing.json" &&
+	makes 2 'nothing to report' report.py --html "$page" &&
+	makes 2 'No such file or directory' report.py --html /nonexistent/page "$rows" || return
+	sed 's/"timeline": \[\[0,/"timeline": [["x",/' "$rows" > "$window"
+	makes 2 "'timeline' is no list of points" report.py --html "$page" "$window"
+}
+
+# app_file FILE ROW...: a row is "CONFIG RUN REQUESTS P99"
+app_file()
+{
+	local file=$1 config run requests p99 row comma=
+	shift
+	{
+		echo '['
+		for row; do
+			read -r config run requests p99 <<< "$row"
+			printf '%s{"app": "redis", "pattern": "random", "config": "%s", "run": %s, "keys": 9,' \
+				"$comma" "$config" "$run"
+			printf '"requests": 9, "requests_per_second": %s, "p50_us": 10, "p99_us": %s,' "$requests" "$p99"
+			printf '"p999_us": 30, "faults": 5, "cow_bytes": 1048576}\n'
+			comma=,
+		done
+		echo ']'
+	} > "$SCRATCH/$file.json"
+}
+
+test_bench_apps()
+{
+	local log=$SCRATCH/apps.log page=$SCRATCH/page.html
+	app_file a 'off 1 1000 20' 'fixed-1 1 900 30'
+	python3 -c 'import json, sys
+for row in json.load(sys.stdin):
+    print(json.dumps({"row": row}))
+print("a line of no interest")
+print(json.dumps({"test": "redis: a save", "status": "fail", "message": "key:1 is missing"}))
+' < "$SCRATCH/a.json" > "$log"
+	makes 0 '^  fixed-1  *1  *900 \(0\.90\)  *10 \(1\.00\)  *30 \(1\.50\)' apps.py \
+		--json "$SCRATCH/b.json" --results "$SCRATCH/results.apps" "$log" kernel=k mode=wall &&
+		want_same "$(cat "$SCRATCH/results.apps")" "$(printf 'fail\tredis: a save\tkey:1 is missing')" || return
+	makes 0 '' report.py --html "$page" --apps "$SCRATCH/b.json" < /dev/null || return
+	grep -q 'redis, random' "$page" || complain "no plot of redis" || return
+	echo '{"row": ' > "$log"
+	makes 2 'not JSON' apps.py "$log" || return
+	echo 'nothing' > "$log"
+	makes 2 'no rows' apps.py "$log" &&
+	makes 2 'cannot be read' apps.py "$SCRATCH/missing.log" || return
+	echo '[{"app": "redis"}]' > "$SCRATCH/b.json"
+	makes 2 "no 'pattern'" report.py --apps "$SCRATCH/b.json" || return
+	refused_with "no 'pattern'" bench --html "$page" "$SCRATCH/b.json" &&
+	refused_with "takes no argument" bench "$SCRATCH/b.json"
+}
+
+test_bench_options()
+{
+	refused_with 'needs two files' bench --compare one.json &&
+	refused_with 'needs two files' bench --compare &&
+	refused_with 'icount or wall' bench --mode minutes &&
+	refused_with 'needs per cent' bench --check --tolerance much &&
+	refused_with 'does not apply' bench --tolerance 1 &&
+	refused_with 'does not apply' bench cost --mode wall &&
+	refused_with 'does not apply' bench --objects &&
+	refused_with 'does not apply' bench --compare --record &&
+	refused_with "takes no argument 'nonsense'" bench nonsense &&
+	refused_with 'cannot be written' bench --json /nonexistent/file &&
+	refused_with 'cannot be written' bench --html /nonexistent/file &&
+	refused_with 'no folder that can be written to' bench --plots /nonexistent &&
+	refused_with 'is for --mode wall' bench redis --mode icount &&
+	refused_with 'does not apply' bench redis --filter seq
+}

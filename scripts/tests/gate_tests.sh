@@ -1,0 +1,274 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of the gate: how it runs checks.
+
+# A mail that was encoded on its way reads as it was sent.
+test_encoded_mails()
+{
+	local dir=$SCRATCH/encoded encoding mail
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	split_file "$ROOT/fixtures/submissions/good.mbox" "$dir"
+	mail=$dir/0001
+	sed -i 's/^From: .*/From: =?UTF-8?q?J=C3=B6rg,_a_Developer?= <j@example.org>/; s/allocator /allocator =20 = /' "$mail"
+	for encoding in base64 quoted-printable; do
+		{
+			sed '/^$/,$d' "$mail"
+			printf 'MIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: %s\n\n' "$encoding"
+			sed '1,/^$/d' "$mail" | case "$encoding" in
+			base64) base64 ;;
+			*) perl -MMIME::QuotedPrint -pe '$_ = encode_qp($_)' ;;
+			esac
+		} > "$dir/$encoding"
+		decode_mail "$dir/$encoding"
+		want_same "$(grep -c '^diff --git ' "$dir/$encoding")" "$(grep -c '^diff --git ' "$mail")" &&
+		want_same "$(read_mail "$dir/$encoding")" "$(read_mail "$mail")" || return
+	done
+	want_same "$(cp "$mail" "$dir/plain" && decode_mail "$dir/plain" && cat "$dir/plain")" "$(cat "$mail")"
+}
+
+# read_mail MAIL: all that git takes from it
+read_mail()
+{
+	kgit mailinfo --encoding=UTF-8 "$SCRATCH/msg" "$SCRATCH/diff" < "$1" && cat "$SCRATCH/msg" "$SCRATCH/diff"
+}
+
+# Revisions have dots.
+test_gate_ranges()
+{
+	local range
+	for range in v7.2..v7.3-cow a..b HEAD~3..HEAD; do
+		here gate --tree "$SCRATCH" --range "$range" && want_status 2 && want_output 'is no git tree' || return
+	done
+	for range in a...b a.. ..b a; do
+		refused_with "is not A..B" gate --tree "$SCRATCH" --range "$range" || return
+	done
+}
+
+# fake_check NAME HEADER SECONDS [COMMAND]: one of the sandbox's, which says in $BEGUN
+# when it begins and when it ends
+fake_check()
+{
+	cat > "$BOX/scripts/gate/checks/$1" <<-END
+	# Check: nothing
+	# Cost: 0
+	$2
+
+	check()
+	{
+		echo "$1 begins" >> "$BEGUN"
+		sleep $3
+		echo "$1 ends" >> "$BEGUN"
+		${4:-note fine}
+	}
+	END
+}
+
+# Two checks at a time, but never two on the gate's own tree; each once, and the
+# verdicts in their order.
+test_gate_lanes()
+{
+	rm "$BOX"/scripts/gate/checks/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-long '#' 5
+	fake_check build-one '# Tree: gate' 0.3
+	fake_check build-two '# Tree: gate' 0.3 'fault "that is wrong"'
+	fake_check numbers-first '#' 0.1 'remark "look at that"'
+	fake_check numbers-last '#' 0.1 'die "no compiler"'
+	box gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return
+	want_same "$(grep begins "$BEGUN" | sort | uniq -d)" "" &&
+	want_same "$(grep build "$BEGUN" | paste -sd,)" \
+		"build-one begins,build-one ends,build-two begins,build-two ends" &&
+	want_same "$(tail -n 1 "$BEGUN")" "form-long ends" &&
+	want_same "$(cut -f 1,2 "$BOX"/build/logs/*/verdicts | tr '\t\n' ' ,')" \
+		"pass form-long,pass build-one,fail build-two,warn numbers-first,error numbers-last," || return
+	: > "$BEGUN"
+	box gate --base 6.12 --jobs 1 --fresh &&
+	want_same "$(sed -n 's/ begins//p' "$BEGUN" | paste -sd,)" \
+		"form-long,build-one,build-two,numbers-first,numbers-last"
+}
+
+# One signal ends it with all that it began, and nothing of that is taken for a verdict.
+test_gate_ended()
+{
+	local pid status=0 i
+	rm "$BOX"/scripts/gate/checks/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-long '#' 61.25
+	fake_check build-long '# Tree: gate' 61.25
+	# as a guest
+	sed -i 's/sleep 61.25/setsid & \& GUEST=$!; wait "$GUEST"/' "$BOX/scripts/gate/checks/build-long"
+	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
+		bash "$BOX/scripts/cmd/gate" --base 6.12 --jobs 2 > "$SCRATCH/output" 2>&1 < /dev/null &
+	pid=$!
+	for ((i = 0; i < 300; i++)); do
+		[ "$(wc -l < "$BEGUN")" -lt 2 ] || break
+		sleep 0.1
+	done
+	kill -TERM "$pid"
+	i=$SECONDS
+	wait "$pid" || status=$?
+	want_same "$(wc -l < "$BEGUN")" 2 && want_same "$status" 143 || return
+	[ $((SECONDS - i)) -lt 10 ] || { complain "it took $((SECONDS - i)) seconds to end"; return; }
+	sleep 1
+	want_same "$(pgrep -f 'sleep 61.25' | wc -l)" 0 &&
+	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict | wc -l)" 0
+}
+
+# A test of the kernel's own that is not always the same: the base is asked again.
+test_gate_mm_again()
+{
+	local FINDINGS=$SCRATCH/findings RUNS=$SCRATCH/runs asked=$SCRATCH/asked
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/mm-selftests.sh"
+	mkdir -p "$RUNS"
+	# the base's third run of two is as the submission's only one
+	results_of()
+	{
+		echo "$2" >> "$asked"
+		case "$2" in
+		again.two.3) printf 'two: %s\n' 'not ok 1 b' '@status 1' ;;
+		*) printf '%s: %s\n' "$MM_PROGRAMS" 'ok 1 b' "$MM_PROGRAMS" '@status 0' ;;
+		esac > "$RUNS/$2"
+	}
+	printf '%s\n' 'one: ok 1 b' 'one: @status 0' 'two: ok 1 b' 'two: @status 0' > "$RUNS/base"
+	printf '%s\n' 'one: ok 1 b' 'one: @status 0' 'two: not ok 1 b' 'two: @status 1' > "$RUNS/off"
+	printf '%s\n' 'one: not ok 1 b' 'one: @status 1' 'two: not ok 1 b' 'two: @status 1' > "$RUNS/on"
+	: > "$FINDINGS"
+	compare off
+	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" warn,note &&
+	want_same "$(paste -sd, "$asked")" again.two.2,again.two.3 || return
+	: > "$FINDINGS"
+	compare on
+	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" fail,fail,fail,fail,note &&
+	want_same "$(grep -c "^fail.*one: " "$FINDINGS")" 4 &&
+	want_same "$(tail -n +3 "$asked" | paste -sd,)" again.one.2,again.one.3,again.one.4,again.one.5
+}
+
+# The newest of a check's results stay, while the other lane comes and goes beside.
+test_gate_drop_old_results()
+{
+	local G_DIR=$SCRATCH/drop other i failed=0
+	mkdir -p "$G_DIR/results"
+	( while mkdir "$G_DIR/results"/other.{1..9}; do rmdir "$G_DIR/results"/other.*; done ) 2> /dev/null &
+	other=$!
+	drop_old_results one || failed=1
+	for i in 1 2 3 4 5 6 7 8; do
+		mkdir "$G_DIR/results/one.$i"
+		touch -d "2020-01-0$i" "$G_DIR/results/one.$i"
+	done
+	for ((i = 0; i < 150; i++)); do
+		drop_old_results one 2> /dev/null || failed=$((failed + 1))
+	done
+	kill "$other"
+	wait "$other" || true
+	want_same "$failed" 0 &&
+	want_same "$(cd "$G_DIR/results" && echo one.*)" 'one.4 one.5 one.6 one.7 one.8'
+}
+
+# ccache repeats a warning with the path of the clone in which it was first given.
+test_gate_warnings_of()
+{
+	local log=$SCRATCH/warnings
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/build.sh"
+	with_new_names() { cat; }
+	cat > "$log" <<-'END'
+	/one/build/7.3/gate/tree/mm/a.c:10:2: warning: unused variable
+	/other/clone/build/7.3/gate/tree/mm/b.c:11:3: warning: no prototype
+	../tree/mm/c.c: In function 'f':
+	../tree/mm/c.c:12:4: warning: set but not used
+	END
+	want_same "$(warnings_of "$log" | paste -sd'|')" \
+		'mm/a.c: warning: unused variable|mm/b.c: warning: no prototype|mm/c.c: warning: set but not used'
+}
+
+# Whether a file is compiled hangs on its own line and on each that leads to its folder.
+test_gate_is_built()
+{
+	local K_TREE=$SCRATCH/built file built
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/build.sh"
+	mkdir -p "$K_TREE"/{mm/off,mm/some,net/core}
+	kgit -C "$K_TREE" init -q
+	printf 'obj-y += mm/\nobj-$(CONFIG_NET) += net/\n' > "$K_TREE/Kbuild"
+	printf 'obj-y += core/ socket.o\n' > "$K_TREE/net/Kbuild"
+	echo 'obj-y += skbuff.o' > "$K_TREE/net/core/Makefile"
+	printf '%s\n' "obj-y := memory.o \\" '	rmap.o' 'obj-$(CONFIG_OFF) += off.o some/' 'obj-$(CONFIG_ON) += on.o some/' \
+		'obj-$(CONFIG_OFF) += off/' > "$K_TREE/mm/Makefile"
+	echo 'obj-y += core.o' | tee "$K_TREE/mm/off/Makefile" > "$K_TREE/mm/some/Makefile"
+	kgit -C "$K_TREE" add -A
+	kgit -C "$K_TREE" -c user.name=a -c user.email=a@b.invalid commit -qm files
+	echo CONFIG_ON=y > "$SCRATCH/built.config"
+	for file in mm/memory.c mm/rmap.c mm/off.c mm/on.c mm/none.c mm/off/core.c mm/some/core.c net/socket.c net/core/skbuff.c; do
+		is_built HEAD "$file" "$SCRATCH/built.config" && built=yes || built=no
+		echo "$file $built"
+	done > "$SCRATCH/built.list"
+	want_same "$(sed -n 's/ yes//p' "$SCRATCH/built.list" | paste -sd' ')" "mm/memory.c mm/rmap.c mm/on.c mm/some/core.c"
+}
+
+# What an object calls is there if something that is linked defines it for others.
+test_gate_finds_all()
+{
+	local out=$SCRATCH/out part name LOGS=$SCRATCH/finds_all touched=()
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/checks/build-without"
+	mkdir -p "$LOGS"
+	for part in "${PARTS[@]}"; do
+		mkdir -p "$out/$part"
+		ar rcsT "$out/$part/built-in.a"
+	done
+	echo there_of_the_rest > "$SCRATCH/reference"
+	for name in 'caller:void helper(void), there_of_the_rest(void); void caller(void) { helper(); there_of_the_rest(); }' \
+			'left-over:void helper(void) { }' 'own:static __attribute__((used)) void helper(void) { }' \
+			'helper:void helper(void) { }'; do
+		echo "${name#*:}" > "$SCRATCH/one.c"
+		gcc -O2 -c "$SCRATCH/one.c" -o "$out/mm/${name%%:*}.o" || return
+	done
+	ar rcsT "$out/fs/built-in.a" "$out/mm/own.o"
+	ar rcsT "$out/mm/built-in.a" "$out/mm/caller.o"
+	! finds_all "$out" || { complain "found in what is not linked, or is another's own"; return; }
+	want_same "$(cat "$LOGS/missing")" helper || return
+	ar rcsT "$out/fs/built-in.a" "$out/mm/helper.o"
+	finds_all "$out" || complain "not found: $(cat "$LOGS/missing")"
+}
+
+# What kills half of it does not leave a table that looks whole, nor the rest running.
+test_gate_broken()
+{
+	rm "$BOX"/scripts/gate/checks/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-fine '#' 0
+	fake_check form-kills '#' 0.2 'kill -KILL "$PPID"; sleep 61.25'
+	fake_check form-lost '#' 0
+	fake_check build-long '# Tree: gate' 61.25
+	box gate --base 6.12 --jobs 2 && want_status 2 && want_output '^1 passed, 0 failed' &&
+	want_output '^ERROR form-lost: not run' && want_output '^ERROR build-long: not run' || return
+	sleep 1
+	want_same "$(pgrep -f 'sleep 61.25' | wc -l)" 0
+}
+
+# A verdict is about what was committed when the gate began.
+test_gate_moved()
+{
+	rm "$BOX"/scripts/gate/checks/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; note fine'
+	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed' &&
+	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'not committed' &&
+	want_same "$(grep -c begins "$BEGUN")" 1 || return
+	rm "$BOX/build/6.12/tree/README"
+	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; fault "of that"; note fine'
+	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
+}

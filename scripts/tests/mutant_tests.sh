@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of mutants, and of how the kselftests are chosen.
+
+test_mutant_headers()
+{
+	local file wrong
+	for file in $(. "$ROOT/scripts/lib/mutants.sh"; mutant_files); do
+		wrong=$(. "$ROOT/scripts/lib/mutants.sh"; check_mutant "$file")
+		[ -z "$wrong" ] || complain "${file##*/}: $wrong" || return
+	done
+}
+
+# --filter of kselftest: several words, globs, and which tests of a program they choose
+test_kselftest_words()
+{
+	local chosen
+	chosen=$(bash -c '
+		. "$1/scripts/lib/kselftest.sh"
+		FILTER=$2 ROOT=$1
+		split_filter
+		filtered_programs | while read -r program; do
+			echo "$program $(test_options "$program")"
+		done' - "$ROOT" 'cow_a*:histogram adaptive cow_abi:abi.one.test adaptive:other child_e*:every')
+	want_same "$chosen" \
+		"$(printf '%s\n' 'adaptive ' 'child_exit -t every' 'cow_abi -t histogram -r abi.one.test')"
+}
+
+# The first guest is ahead of all, if that is allowed; the next one is not.
+test_urgently()
+{
+	local first=OTHER policies status=0
+	[ "$(nproc)" -eq 1 ] || [ ! -w /run/lock ] || ! chrt --rr 1 true 2> /dev/null || first=RR
+	# unless a guest of somebody else's is the first now
+	flock --nonblock /run/lock/cow-guest true 2> /dev/null || first=OTHER
+	policies=$("$ROOT/scripts/lib/with-realtime-priority" sh -c '
+		chrt -p $$
+		chrt --other 0 "$0" sh -c "chrt -p \$\$; exit 3"
+		exit $?' "$ROOT/scripts/lib/with-realtime-priority") || status=$?
+	want_same "$status $(echo "$policies" | sed -n 's/.* SCHED_//p' | paste -sd,)" "3 $first,OTHER"
+}
+
+# A mutant is remembered as long as it is the same.
+test_mutants_remembered()
+(
+	. "$ROOT/scripts/lib/mutants.sh"
+	KILLED=$SCRATCH/killed
+	cp "$ROOT/fixtures/mutants/pte-same.patch" "$SCRATCH/one.patch"
+	! was_killed "$SCRATCH/one.patch" || { complain "known before it was tried"; return; }
+	remember_killed "$SCRATCH/one.patch" && was_killed "$SCRATCH/one.patch" ||
+		{ complain "not remembered"; return; }
+	sed -i 's/^Dies:.*/Dies: otherwise/' "$SCRATCH/one.patch"
+	! was_killed "$SCRATCH/one.patch" || { complain "remembered, though its header was changed"; return; }
+	KILLED=
+	remember_killed "$SCRATCH/one.patch" && ! was_killed "$SCRATCH/one.patch" ||
+		complain "remembered, though nobody asked for it"
+)
+
+# What stands for "this test passes without the mutant" when all ran in one kernel.
+test_mutants_passed_in()
+{
+	(
+		. "$ROOT/scripts/lib/mutants.sh"
+		results=$SCRATCH/together
+		{
+			printf 'pass\tum:suite:case\t\npass\tum:suite:rows:row 1\t\nfail\tum:suite:rows:row 2\tno\n'
+			printf 'pass\tprogram:two.a.test\t\nfail\tprogram:two.b.test\t\nskip\tprogram:skipped\t\n'
+			printf 'pass\tprogram:one.a.other\t\npass\tprogram:one.b.other\t\n'
+		} > "$results"
+		passed_in "$results" um 'kunit suite.case' || die "suite.case"
+		passed_in "$results" um 'kselftest program:other' || die "other, in two variants"
+		passed_in "$results" um 'kselftest program:two.a.test' || die "one variant"
+		for test in 'kunit suite.rows' 'kunit suite.cas' 'kunit suite.none' 'kselftest program:test' \
+				'kselftest program:skipped' 'kselftest program:none' 'kselftest other:other'; do
+			! passed_in "$results" um "$test" || die "$test"
+		done
+		! passed_in "$results" x86_64 'kunit suite.case' || die "another architecture"
+		for name in um:kernel um:console guest console; do
+			printf 'fail\t%s\t\n' "$name" | cat "$results" - > "$results.bad"
+			! passed_in "$results.bad" um 'kunit suite.case' || die "with $name"
+		done
+	)
+}

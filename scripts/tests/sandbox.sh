@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# A sandbox: a copy of this harness with a kernel of four files, served by an apt
+# archive in a folder; and what a test says.
+
+#
+# The sandbox
+#
+
+# A kernel tree of a few files in folder $1.
+fake_kernel()
+{
+	mkdir -p "$1"/{mm,tools/testing/selftests}
+	printf 'VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 1\nEXTRAVERSION =\n' > "$1/Makefile"
+	seq 1 200 | sed 's/.*/int memory_&;/' > "$1/mm/memory.c"
+	printf 'obj-y += memory.o\n' > "$1/mm/Makefile"
+	printf 'TARGETS += breakpoints\nTARGETS += cpufreq\n' > "$1/tools/testing/selftests/Makefile"
+}
+
+# fake_package DIR: an apt archive below DIR that serves linux-source-6.12
+fake_archive()
+{
+	local archive=$1 codename package=$1/package dir
+	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+	dir=$archive/dists/$codename/main/binary-$(dpkg --print-architecture)
+	mkdir -p "$dir" "$archive/pool" "$package/DEBIAN" "$package/usr/src"
+	fake_kernel "$archive/linux-source-6.12"
+	tar -cJf "$package/usr/src/linux-source-6.12.tar.xz" -C "$archive" linux-source-6.12
+	cat > "$package/DEBIAN/control" <<-END
+	Package: linux-source-6.12
+	Version: 6.12.1-1
+	Architecture: all
+	Maintainer: nobody <nobody@localhost>
+	Description: a kernel of four files
+	END
+	dpkg-deb --root-owner-group -b "$package" "$archive/pool/linux-source-6.12_6.12.1-1_all.deb" > /dev/null
+	( cd "$archive" && dpkg-scanpackages -m pool /dev/null > "$dir/Packages" ) 2> /dev/null
+	mkdir -p "$archive/etc"
+	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
+}
+
+# A copy of the harness in $BOX with a series of two patches.
+make_sandbox()
+{
+	BOX=$SCRATCH/box
+	local tree=$SCRATCH/box.tree
+	rm -rf "$BOX" "$tree"
+	mkdir -p "$BOX"/{patches,kunit,selftests/cow}
+	cp -r "$ROOT/run_tests.sh" "$ROOT/Kconfig.fragment" "$ROOT/scripts" "$ROOT/fixtures" "$BOX/"
+	fake_kernel "$tree"
+	kgit -C "$tree" init -q -b work
+	kgit -C "$tree" add -A
+	kgit -C "$tree" commit -q -m base
+	sed -i 's/int memory_20;/long memory_20;/' "$tree/mm/memory.c"
+	kgit -C "$tree" commit -q -a -m 'mm: change the first thing' -m 'Because.'
+	sed -i 's/int memory_150;/long memory_150;/' "$tree/mm/memory.c"
+	kgit -C "$tree" commit -q -a -m 'mm: change the second thing' -m 'Because too.'
+	kgit -C "$tree" format-patch -q -U2 --no-signature --zero-commit -N -o "$BOX/patches" HEAD~2
+	( cd "$BOX/patches" && printf '# the series\n%s\n%s\n' 000*.patch | tee series > series.6.12 )
+	echo 'obj-y += cow_kunit.o' > "$SCRATCH/wire"
+	( cd "$tree" && cat "$SCRATCH/wire" >> mm/Makefile && kgit diff > "$BOX/kunit/wiring.patch" && kgit checkout -q . )
+	( cd "$tree" && sed -i 's/^TARGETS += cpufreq/TARGETS += cow\n&/' tools/testing/selftests/Makefile &&
+		kgit diff > "$BOX/selftests/wiring.patch" && kgit checkout -q . )
+	echo 'int cow_kunit;' > "$BOX/kunit/cow_kunit.c"
+	echo 'CONFIG_KUNIT=y' > "$BOX/kunit/.kunitconfig"
+	echo 'TEST_GEN_PROGS := a_test' > "$BOX/selftests/cow/Makefile"
+	echo 'int main;' > "$BOX/selftests/cow/a_test.c"
+	kgit -C "$tree" reset -q --hard HEAD~2
+	PLAIN=$tree
+	TREE_OF_BOX=$BOX/build/6.12/tree
+}
+
+# box COMMAND...: the sandboxed harness; output in $OUT, status in $STATUS
+box()
+{
+	OUT=$SCRATCH/output
+	STATUS=0
+	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" CI='' \
+		"$BOX/run_tests.sh" "$@" > "$OUT" 2>&1 < /dev/null || STATUS=$?
+}
+
+# here COMMAND...: this harness
+here()
+{
+	OUT=$SCRATCH/output
+	STATUS=0
+	COW_RESULTS='' CI='' "$ROOT/run_tests.sh" "$@" > "$OUT" 2>&1 < /dev/null || STATUS=$?
+}
+
+#
+# What a test says. A test is a function test_NAME; the first complaint fails it.
+#
+
+complain()
+{
+	echo "$*" > "$SCRATCH/complaint"
+	return 1
+}
+
+want_status()
+{
+	[ "$STATUS" -eq "$1" ] ||
+		complain "status $STATUS, wanted $1: $(tail -n 3 "$OUT" | paste -sd'|')"
+}
+
+want_output()
+{
+	grep -qE -- "$1" "$OUT" ||
+		complain "no /$1/ in the output: $(tail -n 3 "$OUT" | paste -sd'|')"
+}
+
+want_same()
+{
+	[ "$1" = "$2" ] || complain "'$1' is not '$2'"
+}

@@ -1,0 +1,227 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of fetching kernels, of the prepared tree, and of refresh and export.
+
+test_apt_sources()
+{
+	local codename dir=$SCRATCH/etc
+	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+	rm -rf "$dir"
+	mkdir -p "$dir/sources.list.d"
+	cat > "$dir/sources.list.d/a.sources" <<-END
+	# a comment
+	Types: deb deb-src
+	URIs: http://one.invalid/debian
+	Suites: $codename $codename-updates
+	Components: main contrib
+	Signed-By: /keys/one.gpg
+
+	Types: deb
+	URIs: http://other.invalid/thing
+	Suites: other
+	Components: main
+	END
+	printf 'deb [arch=amd64 signed-by=/keys/two.gpg] http://two.invalid/debian %s-security main\ndeb-src http://x.invalid/d %s main\n' \
+		"$codename" "$codename" > "$dir/sources.list"
+	want_same "$(APT_SOURCES=$dir system_sources | paste -sd,)" \
+		"http://two.invalid/debian $codename-security /keys/two.gpg,http://one.invalid/debian $codename /keys/one.gpg,http://one.invalid/debian $codename-updates /keys/one.gpg" &&
+	want_same "$(APT_SOURCES=$dir apt_sources next)" \
+		"deb [signed-by=/keys/one.gpg] http://one.invalid/debian next main"
+}
+
+test_fetch_and_prepare()
+{
+	box tree && want_status 0 &&
+	want_same "$(tail -n 1 "$OUT")" "$TREE_OF_BOX" &&
+	want_same "$(kgit -C "$TREE_OF_BOX" log --format=%s --reverse base..HEAD | paste -sd,)" \
+		"mm: change the first thing,mm: change the second thing,mm: add KUnit tests for copy-on-write faults,selftests/cow: add tests of copy-on-write faults" &&
+	want_same "$(tail -n 1 "$TREE_OF_BOX/mm/Makefile")" "obj-y += cow_kunit.o" &&
+	want_same "$(kgit -C "$TREE_OF_BOX" status --porcelain)" ""
+}
+
+# check and the builds in its background ask at the same time what is served.
+test_served_to_all()
+{
+	local i pids=() served=0
+	rm -rf "$BOX/build"
+	for i in 1 2 3 4 5 6 7 8; do
+		( BUILD=$BOX/build; APT_SOURCES=$SCRATCH/archive/etc; select_kernel 6.12
+		  kernel_is_served ) > "$SCRATCH/served.$i" 2>&1 &
+		pids+=($!)
+	done
+	for i in "${pids[@]}"; do
+		! wait "$i" || served=$((served + 1))
+	done
+	[ "$served" -eq 8 ] ||
+		complain "only $served of 8 were told: $(cat "$SCRATCH"/served.* | grep -v reading | sort -u | head -n 3 | paste -sd'|')"
+}
+
+test_cut_off_download()
+{
+	local packages=$BOX/build/apt/system/packages deb
+	box tree && want_status 0 || return
+	deb=$(echo "$packages"/*.deb)
+	rm -rf "$BOX/build/6.12"
+	truncate -s 300 "$deb"
+	mkdir "$packages/linux-source-6.12.tmp"
+	echo junk > "$packages/linux-source-6.12.tmp/x.deb"
+	box tree && want_status 0 && want_output 'downloading' &&
+	want_same "$(dpkg-deb -f "$deb" Version)" 6.12.1-1
+}
+
+test_cut_off_unpack()
+{
+	box tree && want_status 0 || return
+	mv "$TREE_OF_BOX" "$TREE_OF_BOX.tmp"
+	rm -rf "$BOX/build/6.12/prepared" "$TREE_OF_BOX.tmp/mm"
+	box tree && want_status 0 && want_same "$(wc -l < "$TREE_OF_BOX/mm/memory.c")" 200
+}
+
+# Killed at any time, the next run is a good one.
+test_killed_anywhere()
+{
+	local delay pid
+	for delay in 0.05 0.2 0.5 0.8 1.1 1.4 1.8; do
+		rm -rf "$BOX/build"
+		COW_LOGS='' APT_SOURCES="$SCRATCH/archive/etc" setsid "$BOX/run_tests.sh" tree > /dev/null 2>&1 < /dev/null &
+		pid=$!
+		sleep "$delay"
+		kill -KILL -- "-$pid" 2> /dev/null || true
+		wait "$pid" 2> /dev/null || true
+		box tree
+		want_status 0 && want_same "$(kgit -C "$TREE_OF_BOX" status --porcelain)" "" || return
+	done
+}
+
+test_no_longer_served()
+{
+	sed -i 's/linux-source-6.12/linux-source-6.11/' "$BOX/fixtures/kernels"
+	box tree && want_status 2 && want_output 'linux-source-6.11 is no longer served.*served: linux-source-6.12'
+}
+
+test_refused_patch()
+{
+	local patch
+	patch=$(cd "$BOX/patches" && echo 0002*)
+	sed -i 's/ int memory_149;/ int memory_nonsense;/' "$BOX/patches/$patch"
+	box tree && want_status 2 && want_output "patches/$patch does not apply" &&
+	want_output 'mm/memory.c: hunk 1 ' || return
+	sed -i 's/ int memory_nonsense;/ int memory_149;/' "$BOX/patches/$patch"
+	box tree && want_status 0 && want_same "$(kgit -C "$TREE_OF_BOX" rev-list --count base..HEAD)" 4
+}
+
+test_patch_not_mail()
+{
+	local patch
+	patch=$(cd "$BOX/patches" && echo 0001*)
+	sed -i '1,/^diff --git/{/^diff --git/!d}' "$BOX/patches/$patch"
+	box tree && want_status 2 && want_output 'not in mail format'
+}
+
+test_patch_changed()
+{
+	box tree && want_status 0 || return
+	local before
+	before=$(stat -c %Y.%i "$TREE_OF_BOX/tools/testing/selftests/Makefile")
+	sed -i 's/+long memory_150;/+short memory_150;/' "$BOX/patches/"0002*
+	box tree && want_status 0 && want_same "$(grep -c '^short' "$TREE_OF_BOX/mm/memory.c")" 1 &&
+	want_same "$(stat -c %Y.%i "$TREE_OF_BOX/tools/testing/selftests/Makefile")" "$before"
+}
+
+test_edits_are_kept()
+{
+	box tree && want_status 0 || return
+	echo 'int mine;' >> "$TREE_OF_BOX/mm/memory.c"
+	box tree && want_status 0 && want_output 'has edits' || return
+	sed -i 's/+long memory_150;/+short memory_150;/' "$BOX/patches/"0002*
+	box tree && want_status 2 && want_output 'has edits.*Nothing was touched' &&
+	want_same "$(tail -n 1 "$TREE_OF_BOX/mm/memory.c")" 'int mine;' || return
+	box clean && want_status 2 && want_output 'has edits'
+}
+
+# Trees that nobody edits share their files; what is written to one stays in it.
+test_trees_share_files()
+{
+	local dir=$BOX/build/6.12
+	box tree && want_status 0 || return
+	(
+		K_NAME=6.12 K_DIR=$dir K_TREE=$TREE_OF_BOX BUILD=$BOX/build
+		prepare_unpatched
+		lay_out_tree "another tree" "$dir/other" prepared
+	) 2> "$OUT"
+	want_same "$(kgit -C "$dir/other" rev-parse HEAD)" "$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)" &&
+	want_same "$(kgit -C "$dir/other" status --porcelain)" "" &&
+	want_same "$(stat -c %i "$dir/unpatched/tree/Makefile")" "$(stat -c %i "$dir/other/Makefile")" || return
+	[ "$(stat -c %i "$TREE_OF_BOX/Makefile")" != "$(stat -c %i "$dir/other/Makefile")" ] ||
+		complain "the tree that people edit is shared, too" || return
+	kgit -C "$dir/other" reset -q --hard HEAD~1
+	kgit -C "$dir/other" diff --no-renames HEAD base > "$SCRATCH/back"
+	kgit -C "$dir/other" apply "$SCRATCH/back"
+	want_same "$(kgit -C "$dir/other" diff base)" "" &&
+	want_same "$(kgit -C "$dir/unpatched/tree" status --porcelain)" "" &&
+	want_same "$(kgit -C "$TREE_OF_BOX" status --porcelain)" ""
+}
+
+test_refresh()
+{
+	box tree && want_status 0 || return
+	local first second
+	first=$(cd "$BOX/patches" && echo 0001*)
+	second=$(cd "$BOX/patches" && echo 0002*)
+	cp "$BOX/patches/$first" "$SCRATCH/first"
+	box refresh && want_status 0 && want_output 'nothing to take back' || return
+	# core edits must be committed
+	echo 'int mine;' >> "$TREE_OF_BOX/mm/memory.c"
+	box refresh && want_status 2 && want_output 'git commit --fixup' || return
+	kgit -C "$TREE_OF_BOX" checkout -q mm/memory.c
+	# a test edited, a test added, a patch amended, a patch added
+	sed -i 's/long memory_150;/short memory_150;/' "$TREE_OF_BOX/mm/memory.c"
+	kgit -C "$TREE_OF_BOX" commit -q -a --fixup 'HEAD~2'
+	GIT_SEQUENCE_EDITOR=: kgit -C "$TREE_OF_BOX" rebase -q -i --autosquash base > /dev/null 2>&1 ||
+		complain "the rebase failed" || return
+	kgit -C "$TREE_OF_BOX" checkout -q -b side HEAD~2
+	echo 'int third;' >> "$TREE_OF_BOX/mm/memory.c"
+	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: a third thing'
+	kgit -C "$TREE_OF_BOX" rebase -q side work > /dev/null 2>&1 || complain "the second rebase failed" || return
+	echo 'int more;' >> "$TREE_OF_BOX/mm/tests/cow_kunit.c"
+	echo 'int b;' > "$TREE_OF_BOX/tools/testing/selftests/cow/b_test.c"
+	box refresh && want_status 0 &&
+	cmp "$BOX/patches/$first" "$SCRATCH/first" > /dev/null || complain "the first patch was rewritten: $(cat "$OUT")" || return
+	grep -q '^+short memory_150' "$BOX/patches/$second" || complain "the amended patch was not taken" || return
+	want_same "$(tail -n 1 "$BOX/patches/series.6.12")" 6.12/0003-mm-a-third-thing.patch &&
+	want_same "$(tail -n 1 "$BOX/kunit/cow_kunit.c")" 'int more;' &&
+	want_same "$(cat "$BOX/selftests/cow/b_test.c")" 'int b;' || return
+	box tree && want_status 0 && want_same "$(kgit -C "$TREE_OF_BOX" status --porcelain)" "" &&
+	box refresh && want_output 'nothing to take back'
+}
+
+test_export()
+{
+	box export "$SCRATCH/mails" && want_status 0 &&
+	want_same "$(find "$SCRATCH/mails" -name '*.patch' | wc -l)" 5 || return
+	rm -rf "$SCRATCH/applied"
+	cp -r "$PLAIN" "$SCRATCH/applied"
+	kgit -C "$SCRATCH/applied" am -q "$SCRATCH"/mails/000[1-9]*.patch ||
+		complain "the exported series does not apply" || return
+	box export "$SCRATCH/mails" && want_status 2 && want_output 'not an empty folder'
+}
+
+# Any tree, git or not; it is never changed, and followed when it changes.
+test_kernel_path()
+{
+	local before copy=$SCRATCH/no-git
+	rm -rf "$copy"
+	fake_kernel "$copy"
+	printf 'mrproper:\n\t@:\n' >> "$copy/Makefile"
+	before=$(cd "$copy" && find . -printf '%p %T@ %s\n' | sort | sha256sum)
+	box tree --kernel "$copy" && want_status 0 &&
+	want_same "$(cd "$copy" && find . -printf '%p %T@ %s\n' | sort | sha256sum)" "$before" || return
+	sed -i 's/memory_100;/memory_hundred;/' "$copy/mm/memory.c"
+	box tree --kernel "$copy" && want_status 0 &&
+	want_same "$(grep -c -e hundred -e long "$(tail -n 1 "$OUT")/mm/memory.c")" 3 || return
+	echo 'int uncommitted;' >> "$PLAIN/mm/memory.c"
+	box tree --kernel "$PLAIN" && want_status 0 &&
+	want_same "$(tail -n 1 "$(tail -n 1 "$OUT")/mm/memory.c")" 'int uncommitted;' &&
+	want_same "$(kgit -C "$PLAIN" status --porcelain)" ' M mm/memory.c'
+}
