@@ -17,11 +17,15 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 #include <time.h>
 
+#include "../../../../mm/gup_test.h"
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+
+#define GUP_TEST	"/sys/kernel/debug/gup_test"
 
 #define NR		4096	/* pages of most tests */
 #define MAX_NR		8192
@@ -920,6 +924,61 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_and_merged, TEST_TIMEOUT)
 				TH_LOG("range %d, page %d was written", new, i);
 		}
 		unshare(_metadata, false);
+	}
+}
+
+static int pin_for_writing(int fd, char *from, size_t len)
+{
+	struct pin_longterm_test args = {
+		.addr = (unsigned long)from,
+		.size = len,
+		.flags = PIN_LONGTERM_TEST_FLAG_USE_WRITE |
+			 PIN_LONGTERM_TEST_FLAG_USE_FAST,
+	};
+
+	return ioctl(fd, PIN_LONGTERM_TEST_START, &args) ? -errno : 0;
+}
+
+/*
+ * Pinning a page that was made writable ahead takes no fault, and neither do writes
+ * to it after clear_refs, which leaves pinned pages writable. They must be seen as
+ * written all the same, or an incremental dump loses what was written.
+ */
+TEST_F_TIMEOUT(adaptive, soft_dirty_of_pinned, TEST_TIMEOUT)
+{
+	const int nr = 128, first = 40, end = 64;
+	int gone, i, fd;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "kernel without soft-dirty tracking");
+	for (gone = 0; gone < 2; gone++) {
+		fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+		if (fd < 0)
+			SKIP(return, "no " GUP_TEST " (CONFIG_GUP_TEST, debugfs)");
+		share(_metadata, nr, 0, 0, gone);
+		order_upward(first);
+		write_pages(_metadata, first);
+
+		ASSERT_EQ(0, pin_for_writing(fd, area + first * ps,
+					     (end - first) * ps));
+		ASSERT_EQ(0, cow_stats_read_pid(&before, 0));
+		cow_stats_delta(&cost, &after, &before);
+		/* Some were writable already; the others took a fault for it. */
+		EXPECT_LT((int)(cost.v[COW_FAULTS] + cost.v[COW_REUSED]),
+			  end - first);
+		ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+		for (i = first; i < end; i++)
+			cow_touch(area + i * ps, 'w');
+		for (i = 0; i < nr; i++) {
+			bool dirty = cow_pagemap(area + i * ps) & COW_PM_SOFT_DIRTY;
+
+			ASSERT_EQ(i >= first && i < end, dirty)
+				TH_LOG("child %s, page %d",
+				       gone ? "gone" : "alive", i);
+		}
+		ASSERT_EQ(0, ioctl(fd, PIN_LONGTERM_TEST_STOP));
+		ASSERT_EQ(0, close(fd));
+		unshare(_metadata, gone);
 	}
 }
 
