@@ -30,19 +30,6 @@ check_group()
 	echo "${1%%-*}"
 }
 
-# matches NAME GLOBS
-matches()
-{
-	local glob
-	for glob in $2; do
-		# shellcheck disable=SC2254 # a glob on purpose
-		case "$1" in
-		$glob) return 0 ;;
-		esac
-	done
-	return 1
-}
-
 chosen_checks()
 {
 	local name

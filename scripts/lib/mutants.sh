@@ -3,9 +3,10 @@
 #
 # The mutants' headers, and what is known of them.
 
+# mutant_files: with --from those of another folder
 mutant_files()
 {
-	find "$ROOT/fixtures/mutants" -name '*.patch' | sort
+	find "${FROM:-$ROOT/fixtures/mutants}" -name '*.patch' | sort
 }
 
 mutant_name()
@@ -19,19 +20,80 @@ mutant_field()
 	sed -n -e '/^\(diff --git\|---\) /q' -e "s/^$2:[[:space:]]*//p" "$1" | head -n 1
 }
 
-# check_mutant FILE: prints what is wrong with its header
+# check_mutant FILE: prints what is wrong with its header. Only a mutant of our own has to
+# say which hazard it stands for, and one that names its test how that test fails.
 check_mutant()
 {
-	local field arch
-	for field in Mutant Hazard Arch Test Dies; do
+	local field arch required='Mutant Test'
+	[ -n "$FROM" ] || required+=' Hazard'
+	[ "$(mutant_field "$1" Test)" = all ] || required+=' Arch Dies'
+	for field in $required; do
 		[ -n "$(mutant_field "$1" "$field")" ] || echo "no '$field:' in its header"
 	done
 	arch=$(mutant_field "$1" Arch)
 	[ -z "$arch" ] || [ -n "${ARCH_TARGET[$arch]-}" ] || echo "'Arch:' must be one of ${ARCHES[*]}"
 	case "$(mutant_field "$1" Test)" in
-	'kunit '*|'kselftest '*|'') ;;
-	*) echo "'Test:' must be 'kunit SUITE.TEST' or 'kselftest PROGRAM[:TEST]'" ;;
+	'kunit '*|'kselftest '*|all|'') ;;
+	*) echo "'Test:' must be 'kunit SUITE.TEST', 'kselftest PROGRAM[:TEST]' or 'all'" ;;
 	esac
+}
+
+# tests_of FILE: ARCH and test, a line each, in the order in which they are run
+tests_of()
+{
+	local arch test
+	arch=$(mutant_field "$1" Arch)
+	test=$(mutant_field "$1" Test)
+	if [ "$test" != all ]; then
+		echo "$arch $test"
+	elif [ "$arch" = arm64 ]; then
+		printf '%s\n' 'arm64 kunit ' 'arm64 kselftest '
+	else
+		printf '%s\n' 'um kunit ' 'x86_64 kunit ' 'x86_64 kselftest '
+	fi
+}
+
+#
+# Which mutants have to be run again after a change
+#
+
+# The commit whose tests have killed all mutants: 'check --all' writes it
+VERIFIED=$ROOT/fixtures/mutants.verified
+
+# changed_files: those that differ from that commit, tracked or not
+changed_files()
+{
+	local commit
+	commit=$(cat "$VERIFIED" 2> /dev/null || true)
+	if ! git -C "$ROOT" rev-parse -q --verify "$commit^{commit}" > /dev/null 2>&1; then
+		say "${VERIFIED#"$ROOT/"} names no commit of this repository: every mutant counts as changed"
+		( cd "$ROOT" && find fixtures/mutants kunit selftests -type f )
+		return
+	fi
+	git -C "$ROOT" diff --name-only --no-renames "$commit" --
+	git -C "$ROOT" ls-files --others --exclude-standard
+}
+
+# test_sources TEST: the files that a test is made of
+test_sources()
+{
+	local name=${1#* }
+	case "$1" in
+	'kunit '*)
+		( cd "$ROOT" && grep -lE "\.name *= *\"${name%%.*}\"" kunit/*.c || true ) ;;
+	'kselftest '*)
+		( cd "$ROOT" && find selftests/cow -name "${name%%[:.]*}*" -name '*.[ch]' -o \
+			-name "${name%%:*}" -path 'selftests/cow/*' ) ;;
+	esac
+}
+
+# has_changed MUTANT CHANGED: whether its patch or its test is in the list of files
+has_changed()
+{
+	{
+		echo "${1#"$ROOT/"}"
+		test_sources "$(mutant_field "$1" Test)"
+	} | grep -qxFf "$2"
 }
 
 # passed_in RESULTS ARCH TEST: in each of its rows or variants, of which there is one,

@@ -3,14 +3,19 @@
 #
 # The command line: options, and what a value must look like.
 
-#
-# Options. A command says which it takes; any other is an error, not noise.
-#
+# Options with a value, each handled by set_option
+VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
+	plots svg count size repeat minutes series base tree range only skip markdown from"
+# Options without one: the variable that each sets to 1
+declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
+	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [selftest]=SELFTEST
+	[all]=ALL [changed]=CHANGED [compare]=COMPARE [check]=CHECK [record]=RECORD)
 
+JOBS=$(nproc)
+VERBOSE=${VERBOSE-}
 KERNEL=
 ARCH=
 FILTER=
-JOBS=$(nproc)
 TIMEOUT=
 JUNIT=
 JSON=
@@ -18,7 +23,6 @@ APPEND=
 DEBUG=
 UNPATCHED=
 INSTALL_DEPS=
-VERBOSE=${VERBOSE-}
 GDB=
 BENCH=
 ICOUNT=
@@ -43,6 +47,13 @@ MARKDOWN=
 LIST=
 SELFTEST=
 FRESH=
+ALL=
+CHANGED=
+COMPARE=
+CHECK=
+RECORD=
+MINUTES=
+FROM=
 ARGS=()
 
 common_options()
@@ -91,70 +102,12 @@ parse_options()
 		shift
 	done
 	shift
-	local name value
 	while [ $# -gt 0 ]; do
-		name=$1
-		value=
-		case "$name" in
-		--kernel=*|--arch=*|--filter=*|--jobs=*|--timeout=*|--junit=*|--json=*|--append=*|--debug=*|--mode=*|--tolerance=*|--html=*|--profile=*|--plots=*|--svg=*|--count=*|--size=*|--repeat=*|--minutes=*|--series=*|--base=*|--tree=*|--range=*|--only=*|--skip=*|--markdown=*)
-			value=${name#*=}
-			name=${name%%=*}
-			shift
-			set -- "$name" "$value" "$@" ;;
-		esac
-		case "$name" in
-		--kernel|--arch|--filter|--jobs|--timeout|--junit|--json|--append|--debug|--mode|--tolerance|--html|--profile|--plots|--svg|--count|--size|--repeat|--minutes|--series|--base|--tree|--range|--only|--skip|--markdown)
-			takes "${name#--}"
-			[ $# -ge 2 ] || die "$name needs a value"
-			value=$2
-			set_option "$name" "$value"
-			shift 2 ;;
-		--unpatched)
-			takes unpatched
-			UNPATCHED=1
-			shift ;;
-		--gdb)
-			takes gdb
-			GDB=1
-			shift ;;
-		--bench)
-			takes bench
-			BENCH=1
-			shift ;;
-		--icount)
-			takes icount
-			ICOUNT=1
-			shift ;;
-		--quick)
-			takes quick
-			QUICK=1
-			shift ;;
-		--objects)
-			takes objects
-			OBJECTS=1
-			shift ;;
-		--list)
-			takes list
-			LIST=1
-			shift ;;
-		--fresh)
-			takes fresh
-			FRESH=1
-			shift ;;
-		--selftest)
-			takes selftest
-			SELFTEST=1
-			shift ;;
-		--compare|--check|--record)
-			# the command has looked which
-			takes "${name#--}"
-			shift ;;
+		case "$1" in
 		--install-deps)
-			INSTALL_DEPS=1
-			shift ;;
+			INSTALL_DEPS=1 ;;
 		-v|--verbose)
-			VERBOSE=1
-			shift ;;
+			VERBOSE=1 ;;
 		-h|--help)
 			usage
 			leave 0 ;;
@@ -162,18 +115,69 @@ parse_options()
 			shift
 			ARGS+=("$@")
 			break ;;
+		--*)
+			parse_long_option "$@" || shift ;;
 		-*)
-			[ -n "${PASS_UNKNOWN-}" ] ||
-				die "unknown option '$name'; see './run_tests.sh $COMMAND --help'"
-			ARGS+=("$name")
-			shift ;;
+			unknown_option "$1" ;;
 		*)
-			ARGS+=("$name")
-			shift ;;
+			ARGS+=("$1") ;;
 		esac
+		shift
 	done
 	export VERBOSE
 	[ "${CI-}" != true ] || [ "$(id -u)" -ne 0 ] || INSTALL_DEPS=1
+}
+
+# parse_long_option OPTION [VALUE]: --NAME, --NAME VALUE or --NAME=VALUE. Status 1 if
+# it took VALUE.
+parse_long_option()
+{
+	local name=${1#--}
+	name=${name%%=*}
+	if [[ " ${VALUE_OPTIONS//[[:space:]]/ } " == *" $name "* ]]; then
+		takes "$name"
+		if [[ "$1" == *=* ]]; then
+			set_option "--$name" "${1#*=}"
+			return 0
+		fi
+		[ $# -ge 2 ] || die "$1 needs a value"
+		set_option "--$name" "$2"
+		return 1
+	fi
+	if [ "$1" = "--$name" ] && [ -n "${FLAG_OPTIONS[$name]-}" ]; then
+		takes "$name"
+		printf -v "${FLAG_OPTIONS[$name]}" 1
+		return 0
+	fi
+	unknown_option "$1"
+}
+
+unknown_option()
+{
+	[ -n "${PASS_UNKNOWN-}" ] ||
+		die "unknown option '$1'; see './run_tests.sh $COMMAND --help'"
+	ARGS+=("$1")
+}
+
+# matches NAME GLOBS: whether the name matches one of the words
+matches()
+{
+	local glob status=1
+	set -f
+	for glob in $2; do
+		# shellcheck disable=SC2254 # a glob on purpose
+		case "$1" in
+		$glob) status=0 ;;
+		esac
+	done
+	set +f
+	return "$status"
+}
+
+# chosen_by_filter NAME: whether --filter, one or more globs, has it; without all are
+chosen_by_filter()
+{
+	[ -z "$FILTER" ] || matches "$1" "$FILTER"
 }
 
 set_option()
@@ -230,6 +234,9 @@ set_option()
 	--tree)
 		[ -d "$2" ] || die "--tree '$2' is no folder"
 		TREE=$(realpath -- "$2") ;;
+	--from)
+		[ -d "$2" ] || die "--from '$2' is no folder"
+		FROM=$(realpath -- "$2") ;;
 	--base)
 		[ -n "$2" ] || die "--base needs a kernel's name, a path, or a revision of --tree"
 		BASE=$2 ;;

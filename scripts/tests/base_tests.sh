@@ -47,7 +47,7 @@ test_unknown_filter()
 test_help()
 {
 	local command
-	for command in run kunit kselftest boot bench profile tree export refresh mutants gate check clean list; do
+	for command in run kunit kselftest boot bench profile tree export refresh mutants gate new check clean list; do
 		here "$command" --help && want_status 0 && want_output '^Usage: ' || return
 	done
 	here --help && want_status 0 && want_output 'Exit status'

@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# --repeat: a command many times under load, to find tests whose result depends on it.
+
+repeat_help()
+{
+	cat <<-'END'
+	  --repeat N      N times, beside a busy loop on each CPU and with no real-time
+	                  priority for the guest: every run must have the same results.
+	                  One that was interrupted goes on where it stopped
+	END
+}
+
+# without_repeat ARGUMENT...: sets REPEATED, the same without --repeat and the reports
+without_repeat()
+{
+	REPEATED=()
+	while [ $# -gt 0 ]; do
+		case "$1" in
+		--repeat|--junit|--json) shift ;;
+		--repeat=*|--junit=*|--json=*) ;;
+		*) REPEATED+=("$1") ;;
+		esac
+		shift
+	done
+}
+
+BUSY=()
+
+start_busy_loops()
+{
+	local i
+	for ((i = $(nproc); i > 0; i--)); do
+		( trap - INT TERM; while :; do :; done ) &
+		BUSY+=($!)
+	done
+}
+
+stop_busy_loops()
+{
+	[ ${#BUSY[@]} -eq 0 ] || kill "${BUSY[@]}" 2> /dev/null || true
+	[ ${#BUSY[@]} -eq 0 ] || wait "${BUSY[@]}" 2> /dev/null || true
+	BUSY=()
+}
+
+at_exit stop_busy_loops
+
+# repeat_command: this command with REPEATED, REPEAT times. Records one result for each
+# run, and leaves.
+repeat_command()
+{
+	local dir i
+	dir=$BUILD/repeat/$COMMAND.$(repeat_key)
+	mkdir -p "$dir"
+	for ((i = 1; i <= REPEAT; i++)); do
+		[ -f "$dir/$i" ] || repeat_once "$dir" "$i"
+		judge_run "$dir" "$i"
+	done
+	finish
+}
+
+# What decides the results: the arguments, and all files of ours but documents
+repeat_key()
+{
+	{
+		printf '%s\n' "${REPEATED[@]}"
+		worktree_hash Kconfig.fragment fixtures/config fixtures/init fixtures/kernels kunit patches \
+			scripts/lib selftests
+	} | sha256sum | cut -c1-16
+}
+
+# repeat_once DIR NUMBER: leaves the results, sorted, in DIR/NUMBER
+repeat_once()
+{
+	local start=$SECONDS results=$SCRATCH/run.results
+	rm -f "$results"
+	say "run $2 of $REPEAT ..."
+	start_busy_loops
+	COW_RESULTS=$results COW_NO_REALTIME=1 bash "$ROOT/scripts/cmd/$COMMAND" "${REPEATED[@]}" \
+		> "$LOGS/run.$2.log" 2>&1 < /dev/null || true
+	stop_busy_loops
+	[ -s "$results" ] || die "run $2 has no result; log: $LOGS/run.$2.log"
+	sort "$results" > "$dir/$2.part"
+	echo "$((SECONDS - start))" > "$dir/$2.seconds"
+	mv "$dir/$2.part" "$dir/$2"
+}
+
+# judge_run DIR NUMBER: it must have no failure, and the results of the first run
+judge_run()
+{
+	local failed different
+	failed=$(awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$1/$2" | paste -sd';')
+	different=$(diff <(cut -f 1,2 "$1/1") <(cut -f 1,2 "$1/$2") | grep '^[<>]' | head -n 5 | paste -sd';' || true)
+	if [ -n "$failed" ]; then
+		echo "FAIL run $2 ($(cat "$1/$2.seconds")s): $failed"
+		record fail "run $2" "$failed"
+	elif [ -n "$different" ]; then
+		echo "FAIL run $2 ($(cat "$1/$2.seconds")s) differs from the first: $different"
+		record fail "run $2" "differs from the first: $different"
+	else
+		echo "PASS run $2 ($(cat "$1/$2.seconds")s): $(cut -f 1 "$1/$2" | sort | uniq -c | awk '{ printf "%s %s ", $1, $2 }')"
+		record pass "run $2"
+	fi
+}

@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of templates ('new'), of --repeat, and of which mutants and legs are run.
+
+test_new_test()
+{
+	echo a_test > "$BOX/selftests/cow/.gitignore"
+	box new test parent_first && want_status 0 && want_output '^selftests/cow/parent_first.c: written$' &&
+	want_same "$(cat "$BOX/selftests/cow/Makefile")" "$(printf 'TEST_GEN_PROGS := a_test\nTEST_GEN_PROGS += parent_first')" &&
+	want_same "$(paste -sd, "$BOX/selftests/cow/.gitignore")" "a_test,parent_first" || return
+	grep -q 'TEST_F_TIMEOUT(parent_first, ' "$BOX/selftests/cow/parent_first.c" || complain "no test in it" || return
+	box new test parent_first && want_status 2 && want_output 'exists already' &&
+	want_same "$(wc -l < "$BOX/selftests/cow/Makefile")" 2 || return
+	box new test Parent-First && want_status 2 && want_output 'lower-case letters' &&
+	box new test && want_status 2 && want_output 'new what' &&
+	box new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
+}
+
+test_new_mutant()
+{
+	box new mutant my-mutant && want_status 0 || return
+	want_same "$(check_mutant "$BOX/fixtures/mutants/my-mutant.patch")" "" || return
+	box list mutants && want_output '^my-mutant: ' || return
+	box new mutant my_mutant && want_status 2 && want_output 'cannot be the name'
+}
+
+test_new_check()
+{
+	box new check form-my-check && want_status 0 || return
+	box gate --base 6.12 --only form-my-check && want_status 0 &&
+	want_output '^PASS form-my-check \([0-9]+s\): [0-9]+ C files$' || return
+	box new check my-check && want_status 2 && want_output 'cannot be the name of a check'
+}
+
+# fake_mutant NAME TEST
+fake_mutant()
+{
+	mkdir -p "$SCRATCH/mutants"
+	printf 'Mutant: nothing\nTest: %s\n\ndiff --git a/mm/memory.c b/mm/memory.c\n' "$2" \
+		> "$SCRATCH/mutants/$1.patch"
+}
+
+# Of a folder of somebody's, a mutant need not say more than what it is and its test.
+test_mutants_from()
+{
+	local FROM=$SCRATCH/mutants
+	fake_mutant any all
+	fake_mutant named 'kunit cow_precopy.vma_end'
+	want_same "$(mutant_files | sed 's/.*\///' | paste -sd,)" any.patch,named.patch &&
+	want_same "$(check_mutant "$FROM/any.patch")" "" &&
+	want_same "$(check_mutant "$FROM/named.patch" | paste -sd,)" "no 'Arch:' in its header,no 'Dies:' in its header" &&
+	want_same "$(tests_of "$FROM/any.patch" | paste -sd,)" "um kunit ,x86_64 kunit ,x86_64 kselftest " || return
+	box mutants --from "$SCRATCH/none" && want_status 2 && want_output 'is no folder' &&
+	box mutants --from "$FROM" --changed && want_status 2 && want_output 'not with --from' || return
+	rm -rf "$SCRATCH/mutants"
+}
+
+# A mutant has changed if its patch has, or a source of its test.
+test_mutants_changed()
+{
+	local file=$ROOT/fixtures/mutants/vma-bounds.patch source
+	source=$(test_sources 'kunit cow_precopy.vma_end' | head -n 1)
+	[ -n "$source" ] && [ -f "$ROOT/$source" ] || complain "the test's source is not found" || return
+	echo README.md > "$SCRATCH/changed"
+	! has_changed "$file" "$SCRATCH/changed" || complain "changed by README.md" || return
+	echo "$source" > "$SCRATCH/changed"
+	has_changed "$file" "$SCRATCH/changed" || complain "not changed by $source" || return
+	echo fixtures/mutants/vma-bounds.patch > "$SCRATCH/changed"
+	has_changed "$file" "$SCRATCH/changed" || complain "not changed by itself" || return
+	want_same "$(test_sources 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])"
+}
+
+# Every run must be like the first; one that was interrupted goes on.
+test_repeat()
+{
+	local dir runs='runs="$BOX/runs"'
+	cat > "$BOX/scripts/cmd/kunit" <<-'END'
+	. "$(dirname "$0")/../lib/base.sh"
+	. "$ROOT/scripts/lib/hash.sh"
+	. "$ROOT/scripts/lib/repeat.sh"
+	parse_options filter repeat junit -- "$@"
+	without_repeat "$@"
+	scratch
+	open_results
+	[ -z "$REPEAT" ] || repeat_command
+	echo "${COW_NO_REALTIME-}" >> "$ROOT/runs"
+	record pass first
+	[ "$(wc -l < "$ROOT/runs")" -ne 3 ] || record "$(cat "$ROOT/third")" second
+	[ "$(wc -l < "$ROOT/runs")" -eq 3 ] || record pass second
+	finish
+	END
+	echo skip > "$BOX/third"
+	box kunit --filter x --repeat 2 && want_status 0 && want_output '^2 passed, 0 failed' || return
+	box kunit --filter x --repeat=4 && want_status 1 && want_output '^FAIL run 3 .* differs from the first: < pass.second;> skip.second$' &&
+	want_output '^3 passed, 1 failed' && want_same "$(sort -u "$BOX/runs") $(wc -l < "$BOX/runs")" "1 4" || return
+	rm -rf "$BOX/build/repeat" "$BOX/runs"
+	echo fail > "$BOX/third"
+	box kunit --filter x --repeat 3 && want_status 1 && want_output '^FAIL run 3 .*: second: $'
+}
+
+test_check_legs()
+{
+	here check --list && want_status 0 && want_output '^6.12: KUnit on UML$' && want_output 'changed mutants' &&
+	! grep -q 'all mutants' "$OUT" || complain "all mutants are not for every check" || return
+	here check --list --all && want_output '^6.12: all mutants$' &&
+	refused_with "no leg of check matches" check --list --filter 'no_such*' &&
+	refused_with "goes with --all" check --fresh
+}
