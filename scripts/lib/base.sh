@@ -290,6 +290,8 @@ scratch()
 . "$ROOT/scripts/lib/build.sh"
 # shellcheck source=scripts/lib/initramfs.sh
 . "$ROOT/scripts/lib/initramfs.sh"
+# shellcheck source=scripts/lib/image.sh
+. "$ROOT/scripts/lib/image.sh"
 # shellcheck source=scripts/lib/guest.sh
 . "$ROOT/scripts/lib/guest.sh"
 # shellcheck source=scripts/lib/results.sh

@@ -119,6 +119,7 @@ base_archive()
 	echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >> "$dir/etc/passwd"
 	printf 'root:x:0:\nnogroup:x:65534:\n' > "$dir/etc/group"
 	pack "$dir" "$1"
+	[ -z "${MODULES-}" ] || cat "$MODULES" >> "$1"
 }
 
 # shell_words WORD...: quoted for sh

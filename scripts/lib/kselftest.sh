@@ -199,7 +199,7 @@ run_selftests()
 	base_archive "$SCRATCH/base.cpio"
 	tools_archive "$SCRATCH/tools.cpio"
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
-	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests ($K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
+	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests (${IMAGE:+image $IMAGE_NAME, selftests of }$K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"

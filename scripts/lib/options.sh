@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from"
+	plots svg count size repeat minutes series base tree range only skip markdown from image"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [selftest]=SELFTEST
@@ -54,6 +54,7 @@ CHECK=
 RECORD=
 MINUTES=
 FROM=
+IMAGE=
 ARGS=()
 
 common_options()
@@ -234,6 +235,9 @@ set_option()
 	--tree)
 		[ -d "$2" ] || die "--tree '$2' is no folder"
 		TREE=$(realpath -- "$2") ;;
+	--image)
+		[ -n "$2" ] || die "--image needs a file or a Debian package"
+		IMAGE=$2 ;;
 	--from)
 		[ -d "$2" ] || die "--from '$2' is no folder"
 		FROM=$(realpath -- "$2") ;;

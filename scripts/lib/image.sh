@@ -1,0 +1,172 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# --image: a kernel that exists already, as a file or as a Debian package. A package is
+# fetched by the private apt and unpacked below the build folder, never installed.
+
+# Modules that the tests and the guest's lines of output use, where the image has them
+IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
+
+image_help()
+{
+	cat <<-'END'
+	  --image I       a kernel image that exists already: a file (vmlinux, bzImage, or
+	                  arm64's Image), or a Debian package such as
+	                  linux-image-cloud-amd64; PACKAGE/SUITE takes it from that suite
+	END
+}
+
+# image_arch IMAGE: sets ARCH to what a file says, or the end of a package's name
+image_arch()
+{
+	local arch=
+	if [ -f "$1" ]; then
+		arch=$(file_arch "$1")
+		[ -n "$arch" ] || die "--image '$1' is no kernel image: neither an ELF file (vmlinux), nor a bzImage, nor arm64's Image"
+	else
+		case "${1%%/*}" in
+		linux-image-*amd64) arch=x86_64 ;;
+		linux-image-*arm64) arch=arm64 ;;
+		*) die "--image '$1' is neither a file nor a package linux-image-...-amd64 or -arm64" ;;
+		esac
+	fi
+	[ -z "$ARCH" ] || [ "$ARCH" = "$arch" ] || die "--image '$1' is for $arch, not for --arch $ARCH"
+	ARCH=$arch
+}
+
+# file_arch FILE: nothing for what is no kernel image
+file_arch()
+{
+	local arch machine
+	machine=$(elf_machine "$1")
+	for arch in x86_64 arm64; do
+		[ "$machine" != "${ARCH_ELF[$arch]}" ] || echo "$arch"
+	done
+	[ -z "$machine" ] || return 0
+	case "$(od -An -c -j514 -N4 "$1" | tr -d ' ')" in
+	HdrS) echo x86_64 ;;
+	esac
+	case "$(od -An -c -j56 -N4 "$1" | tr -d ' ')" in
+	'ARMd') echo arm64 ;;
+	esac
+}
+
+# need_image IMAGE: sets KERNEL_IMAGE, IMAGE_NAME, and MODULES, the archive with its modules
+need_image()
+{
+	local dir
+	MODULES=
+	OUT=
+	if [ -f "$1" ]; then
+		KERNEL_IMAGE=$(realpath -- "$1")
+		IMAGE_NAME=$(basename -- "$1")
+		return
+	fi
+	dir=$BUILD/images/${1//\//_}
+	lock "image-$(basename "$dir")"
+	fetch_image "$1" "$dir"
+	unlock "image-$(basename "$dir")"
+	# below /boot, or with its modules
+	KERNEL_IMAGE=$(find "$dir/root" -type f -name 'vmlinuz*' | sort | sed -n 1p)
+	[ -n "$KERNEL_IMAGE" ] || die "--image '$1': the package holds no vmlinuz"
+	IMAGE_NAME=$(cat "$dir/version")
+	MODULES=$SCRATCH/modules.cpio
+	modules_archive "$dir/root" "$MODULES"
+}
+
+# fetch_image PACKAGE[/SUITE] DIR: DIR/root has the unpacked package, DIR/version its name
+# and version. What was fetched before and is the newest version stays.
+fetch_image()
+{
+	local package=${1%%/*} suite=- dir=$2 version parts
+	[[ "$1" != */* ]] || suite=${1#*/}
+	! is_foreign || suite+=@$ARCH
+	apt_update "$suite" ||
+		die "the package lists of '${suite%@*}' cannot be read: is it a suite that the mirror serves?"
+	package=$(real_package "$suite" "$package")
+	version=$(package_field "$suite" "$package" Version)
+	[ -n "$version" ] || die "--image: there is no package '$package' in suite '${suite%@*}' ('-': as configured)" \
+		"there are: $(apt_do "$suite" apt-cache search --names-only '^linux-image-([0-9.]+-)?(cloud-)?(amd64|arm64)$' |
+			awk '{ print $1 }' | sort | paste -sd' ')"
+	[ "$(cat "$dir/version" 2> /dev/null)" != "$package $version" ] || return 0
+	rm -rf "$dir"
+	mkdir -p "$dir/tmp"
+	mapfile -t parts < <(image_parts "$suite" "$package")
+	step "downloading $package $version" apt.log download_image "$suite" "$dir/tmp" "${parts[@]}" ||
+		die "$package could not be downloaded"
+	step "unpacking $package" apt.log unpack_image "$dir" ||
+		die "$package could not be unpacked"
+	rm -rf "$dir/tmp"
+	echo "$package $version" > "$dir/version"
+}
+
+# image_parts SUITE PACKAGE: since 7.x Debian has the image and the modules in packages
+# of their own, which this one depends on
+image_parts()
+{
+	echo "$2"
+	package_field "$1" "$2" Depends | grep -oE 'linux-(base|binary|modules)-[0-9][^ ,]+' || true
+}
+
+download_image()
+{
+	( cd "$2" && apt_do "$1" apt-get download "${@:3}" )
+}
+
+unpack_image()
+{
+	local deb
+	for deb in "$1"/tmp/*.deb; do
+		dpkg-deb -x "$deb" "$1/root" || return
+	done
+}
+
+# real_package SUITE PACKAGE: linux-image-cloud-amd64 stands for the newest of its kind
+real_package()
+{
+	local depends
+	depends=$(package_field "$1" "$2" Depends | sed -n 's/.*\<\(linux-image-[^ ,]*\).*/\1/p')
+	echo "${depends:-$2}"
+}
+
+# package_field SUITE PACKAGE FIELD: nothing if there is no such package
+package_field()
+{
+	{ apt_do "$1" apt-cache show --no-all-versions "$2" 2> /dev/null || true; } |
+		sed -n "s/^$3: //p"
+}
+
+# modules_archive ROOT ARCHIVE: IMAGE_MODULES with what they depend on, and the list of
+# them for the guest's init
+modules_archive()
+{
+	local root=$1 archive=$2 from version dir to module
+	dir=$(mktemp -d "$SCRATCH/modules.XXX")
+	from=$(find "$root" -type d -path '*/lib/modules/*' -prune | sed -n 1p)
+	if [ -n "$from" ]; then
+		version=${from##*/}
+		to=$dir/lib/modules/$version
+		mkdir -p "$to"
+		depmod -b "${from%/lib/modules/*}" "$version"
+		for module in $IMAGE_MODULES; do
+			modprobe -d "${from%/lib/modules/*}" -S "$version" --show-depends "$module" 2> /dev/null |
+				awk '$1 == "insmod" { print $2 }' || true
+		done | sort -u | while read -r file; do
+			copy_module "$file" "$to"
+		done
+		cp "$from"/modules.{order,builtin,builtin.modinfo} "$to/" 2> /dev/null || true
+		depmod -b "$dir" "$version"
+	fi
+	echo "$IMAGE_MODULES" > "$dir/modules.load"
+	pack "$dir" "$archive"
+}
+
+# copy_module FILE DIR: decompressed, as busybox's modprobe reads them
+copy_module()
+{
+	case "$1" in
+	*.ko.xz) xz -dc "$1" > "$2/$(basename "$1" .xz)" ;;
+	*.ko.zst) zstd -dcq "$1" > "$2/$(basename "$1" .zst)" ;;
+	*) cp "$1" "$2/" ;;
+	esac
+}
