@@ -58,8 +58,7 @@ finish_gate()
 # no_verdict WHY
 no_verdict()
 {
-	[ -z "$JUNIT" ] || write_junit
-	[ -z "$JSON" ] || write_json
+	write_reports
 	say "$1: no verdict"
 	echo "$(count_results pass) passed, 0 failed, $(count_results skip) skipped"
 	leave "$E_USAGE"

@@ -10,6 +10,7 @@ export LC_ALL=C
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 BUILD=${COW_BUILD:-$ROOT/build}
 COMMAND=${0##*/}
+STARTED=$(date +%s)
 
 #
 # What --arch knows, one table for each thing that differs. An architecture that

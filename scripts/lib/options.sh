@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [selftest]=SELFTEST
@@ -55,6 +55,7 @@ RECORD=
 MINUTES=
 FROM=
 IMAGE=
+KCIDB=
 ARGS=()
 
 common_options()
@@ -206,6 +207,9 @@ set_option()
 	--json)
 		need_writable "$1" "$2"
 		JSON=$(realpath -- "$2") ;;
+	--kcidb)
+		need_writable "$1" "$2"
+		KCIDB=$(realpath -- "$2") ;;
 	--html)
 		need_writable "$1" "$2"
 		HTML=$(realpath -- "$2") ;;

@@ -18,8 +18,8 @@ without_repeat()
 	REPEATED=()
 	while [ $# -gt 0 ]; do
 		case "$1" in
-		--repeat|--junit|--json) shift ;;
-		--repeat=*|--junit=*|--json=*) ;;
+		--repeat|--junit|--json|--kcidb) shift ;;
+		--repeat=*|--junit=*|--json=*|--kcidb=*) ;;
 		*) REPEATED+=("$1") ;;
 		esac
 		shift

@@ -6,7 +6,7 @@ usage: results.py show|junit|json|kcidb RESULTS [KEY=VALUE...]
 
 RESULTS has a line for each test: status (pass, fail, skip or error), name and message,
 separated by tabs. The report goes to standard output. KEY=VALUE: command, for all; for
-kcidb also origin, kernel, arch, commit, patchset, compiler, start and seconds.
+kcidb also origin, kernel, version, tree, arch, patchset, compiler and start (seconds).
 """
 import collections
 import hashlib
@@ -92,10 +92,9 @@ def kcidb(results, about):
         sys.exit(f"results.py: the origin '{origin}' may have lower-case letters, digits and _ only")
     start = timestamp(about["start"])
     checkout = {
-        "id": f"{origin}:{about['kernel']}-{about['commit'][:12]}",
+        "id": f"{origin}:{about['kernel']}-{about['tree'][:12]}",
         "origin": origin,
-        "git_commit_hash": about["commit"],
-        "git_commit_name": about["kernel"],
+        "git_commit_name": about["version"],
         "patchset_hash": about["patchset"],
         "start_time": start,
         "valid": True,

@@ -34,74 +34,43 @@ count_results()
 	awk -F '\t' -v status="$1" '$1 == status { n++ } END { print n + 0 }' "$RESULTS"
 }
 
-# show_results: one line for each group of tests (PROGRAM of PROGRAM:TEST,
-# ARCH:SUITE of ARCH:SUITE:TEST), each failure, and the reasons of what was skipped
+# report KIND [KEY=VALUE...]: as results.py writes it
+report()
+{
+	python3 "$ROOT/scripts/lib/results.py" "$1" "$RESULTS" "command=$COMMAND" "${@:2}"
+}
+
+# show_results: one line for each group of tests, each failure, and why tests were skipped
 show_results()
 {
-	awk -F '\t' '
-		{
-			parts = split($2, part, ":")
-			group = parts > 2 ? part[1] ":" part[2] : part[1]
-			if (!(group in all))
-				order[++n] = group
-			all[group]++
-			number[group, $1]++
-			if ($1 == "fail")
-				failures = failures "FAIL " $2 ($3 != "" ? ": " $3 : "") "\n"
-			if ($1 == "skip" && !(reasons[$3]++))
-				why[++m] = $3
-		}
-		END {
-			for (i = 1; i <= n; i++) {
-				group = order[i]
-				verdict = number[group, "fail"] ? "FAIL" : number[group, "pass"] ? "PASS" : "SKIP"
-				printf "%s %s (%d passed, %d failed, %d skipped)\n", verdict, group,
-					number[group, "pass"], number[group, "fail"], number[group, "skip"]
-			}
-			for (i = 1; i <= m; i++)
-				printf "skipped %d: %s\n", reasons[why[i]], why[i] != "" ? why[i] : "no reason given"
-			printf "%s", failures
-		}' "$RESULTS"
+	report show
 }
 
-xml_escape()
+# write_kcidb: what a lab sends to KernelCI. KCIDB_ORIGIN is the lab's name.
+write_kcidb()
 {
-	sed -e 's/&/\&amp;/g' -e 's/</\&lt;/g' -e 's/>/\&gt;/g' -e 's/"/\&quot;/g' |
-		tr -d '\000-\010\013\014\016-\037'
+	report kcidb "origin=${KCIDB_ORIGIN:-cow_tests}" "kernel=$K_NAME" "arch=${ARCH:-x86_64}" \
+		"version=$(cat "$K_DIR/base.version" 2> /dev/null || echo "$K_NAME")" \
+		"tree=$(kgit -C "$K_TREE" rev-parse 'HEAD^{tree}' 2> /dev/null || echo unknown)" \
+		"patchset=$(patchset_hash)" "compiler=$(gcc --version | sed -n 1p)" "start=$STARTED" > "$KCIDB"
 }
 
-write_junit()
+# patchset_hash: as KCIDB wants it; nothing for a kernel without the series
+patchset_hash()
 {
-	{
-		echo '<?xml version="1.0" encoding="UTF-8"?>'
-		printf '<testsuite name="cow.%s" tests="%d" failures="%d" errors="%d" skipped="%d">\n' \
-			"$COMMAND" "$(wc -l < "$RESULTS")" "$(count_results fail)" "$(count_results error)" \
-			"$(count_results skip)"
-		xml_escape < "$RESULTS" | awk -F '\t' -v command="$COMMAND" '
-			{
-				printf "  <testcase classname=\"cow.%s\" name=\"%s\"", command, $2
-				if ($1 == "pass")
-					print "/>"
-				else
-					printf "><%s message=\"%s\"/></testcase>\n",
-						$1 == "fail" ? "failure" : $1 == "error" ? "error" : "skipped", $3
-			}'
-		echo '</testsuite>'
-	} > "$JUNIT"
+	local patch
+	[ -z "$UNPATCHED$IMAGE" ] && is_kernel_tree "$K_TREE" || return 0
+	for patch in $(series_patches "$(series_of "$K_TREE")"); do
+		sha256sum < "$ROOT/patches/$patch" | cut -c-64
+	done | sha256sum | cut -c-64
 }
 
-write_json()
+# write_reports: those that were asked for
+write_reports()
 {
-	{
-		printf '{"command": "%s", "passed": %d, "failed": %d, "skipped": %d, "tests": [' \
-			"$COMMAND" "$(count_results pass)" "$(count_results fail)" "$(count_results skip)"
-		tr -d '\000-\010\013-\037' < "$RESULTS" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' |
-		awk -F '\t' '{
-			printf "%s\n  {\"name\": \"%s\", \"result\": \"%s\", \"message\": \"%s\"}",
-				(NR > 1 ? "," : ""), $2, $1, $3
-		}'
-		printf '\n]}\n'
-	} > "$JSON"
+	[ -z "$JUNIT" ] || report junit > "$JUNIT"
+	[ -z "$JSON" ] || report json > "$JSON"
+	[ -z "$KCIDB" ] || write_kcidb
 }
 
 # finish: writes what was asked for, prints the last line, and leaves
@@ -111,8 +80,7 @@ finish()
 	passed=$(count_results pass)
 	failed=$(count_results fail)
 	skipped=$(count_results skip)
-	[ -z "$JUNIT" ] || write_junit
-	[ -z "$JSON" ] || write_json
+	write_reports
 	[ -z "${COW_RESULTS-}" ] || cat "$RESULTS" >> "$COW_RESULTS"
 	[ "$failed" -eq 0 ] || say "logs: $LOGS"
 	echo "$passed passed, $failed failed, $skipped skipped"

@@ -8,7 +8,7 @@ ours()
 {
 	local command=$1
 	shift
-	bash "$ROOT/scripts/cmd/$command" --jobs "$JOBS" "$@"
+	bash "$ROOT/scripts/cmd/$command" --jobs "$JOBS" ${INSTALL_DEPS:+--install-deps} "$@"
 }
 
 # Those that need no kernel
@@ -37,10 +37,9 @@ kernel_legs()
 # Those of the newest kernel: the tests and mutants of the quick gate are legs already
 newest_kernel_legs()
 {
-	local deps=${INSTALL_DEPS:+--install-deps}
-	leg "$K_NAME: quick gate" ours gate --quick --skip 'behaviour-*,mutants-*' --base "$K_CHOICE" $deps
+	leg "$K_NAME: quick gate" ours gate --quick --skip 'behaviour-*,mutants-*' --base "$K_CHOICE"
 	[ -n "$ALL" ] || return 0
-	leg "$K_NAME: gate" ours gate --base "$K_CHOICE" $deps
+	leg "$K_NAME: gate" ours gate --base "$K_CHOICE"
 }
 
 FIVE='vma-bounds pmd-crossing not-present already-writable exclusive-flag pte-same'
@@ -48,10 +47,10 @@ CHANGED_MUTANTS_MINUTES=10
 
 default_kernel_legs()
 {
-	local k=$K_NAME deps=${INSTALL_DEPS:+--install-deps}
+	local k=$K_NAME
 	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
-		leg "$k: ten submissions" ours gate --selftest --quick --base "$K_CHOICE" $deps
+		leg "$k: ten submissions" ours gate --selftest --quick --base "$K_CHOICE"
 		leg "$k: changed mutants" ours mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
 			--kernel "$K_CHOICE"
 		return
@@ -65,7 +64,7 @@ default_kernel_legs()
 	leg "$k: profile of a fault" ours profile cow --repeat 2 --kernel "$K_CHOICE"
 	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
-	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE" $deps
+	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
 }
 

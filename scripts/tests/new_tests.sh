@@ -107,3 +107,42 @@ test_check_legs()
 	refused_with "no leg of check matches" check --list --filter 'no_such*' &&
 	refused_with "goes with --all" check --fresh
 }
+
+# A line each: as people and as programs read them. KCIDB is checked against its schema.
+test_reports()
+{
+	local results=$SCRATCH/report.results file=$SCRATCH/kcidb.json
+	printf '%s\t%s\t%s\n' pass 'um:suite:a "test"' '' fail prog:case 'why & <so>' skip prog:other 'not root' \
+		error prog:third 'x' > "$results"
+	makes 0 '^PASS um:suite \(1 passed, 0 failed, 0 skipped\)$' ../lib/results.py show "$results" command=kunit &&
+	want_output '^FAIL prog \(0 passed, 1 failed, 1 skipped\)$' && want_output '^skipped 1: not root$' &&
+	want_output '^FAIL prog:case: why & <so>$' || return
+	( RESULTS=$results COMMAND=kunit KCIDB=$file K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$SCRATCH && write_kcidb ) ||
+		complain "no KCIDB" || return
+	/usr/bin/python3 -c 'import json, jsonschema, sys
+data, schema = (json.load(open(name)) for name in sys.argv[1:])
+jsonschema.validate(data, schema)
+assert [test["status"] for test in data["tests"]] == ["PASS", "FAIL", "SKIP", "ERROR"]
+assert data["tests"][0]["path"] == "cow.kunit.um.suite.a_test"
+data["tests"][0]["path"] = "a b"
+try:
+    jsonschema.validate(data, schema)
+except jsonschema.ValidationError:
+    sys.exit(0)
+sys.exit("a path with a space is valid")' "$file" "$ROOT/fixtures/kcidb/schema.json" 2> "$OUT" ||
+		complain "KCIDB: $(tail -n 1 "$OUT")"
+}
+
+test_images()
+{
+	printf '\177ELF%14s\076\0' '' | tr ' ' '\0' > "$SCRATCH/elf"
+	dd if=/dev/zero of="$SCRATCH/bzImage" bs=1 count=600 2> /dev/null
+	printf HdrS | dd of="$SCRATCH/bzImage" bs=1 seek=514 conv=notrunc 2> /dev/null
+	dd if=/dev/zero of="$SCRATCH/Image" bs=1 count=600 2> /dev/null
+	printf 'ARM\144' | dd of="$SCRATCH/Image" bs=1 seek=56 conv=notrunc 2> /dev/null
+	want_same "$(file_arch "$SCRATCH/elf") $(file_arch "$SCRATCH/bzImage") $(file_arch "$SCRATCH/Image")" "x86_64 x86_64 arm64" &&
+	refused_with "is no kernel image" boot --image /etc/passwd -- true &&
+	refused_with "neither a file nor a package" kselftest --image linux-image-x &&
+	refused_with "is for arm64, not for --arch x86_64" kselftest --arch x86_64 --image "$SCRATCH/Image" &&
+	refused_with "without --unpatched" kselftest --unpatched --image linux-image-cloud-amd64
+}
