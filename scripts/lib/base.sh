@@ -13,8 +13,8 @@ COMMAND=${0##*/}
 STARTED=$(date +%s)
 
 #
-# What --arch knows, one table for each thing that differs. An architecture that
-# is in none needs nothing of the kind: UML is a program of the host.
+# The architectures of --arch, and what differs between them. UML is a program of the
+# host and has no entry for QEMU or a cross compiler.
 #
 
 ARCHES=(um x86_64 arm64)
@@ -79,9 +79,9 @@ is_terminal()
 }
 
 #
-# Leaving. Whatever a command leaves behind is registered with at_exit, so
-# that Ctrl-C cleans up exactly as the normal end does. A command that ends
-# by anything but leave() has hit a bug of this harness: that is status 2.
+# Exit. What has to be cleaned up is registered with at_exit, so that Ctrl-C cleans
+# up as the normal end does. A command that ends without leave() has hit a bug of
+# this harness: status 2.
 #
 
 AT_EXIT=()
@@ -106,8 +106,8 @@ on_exit()
 	for ((i = ${#AT_EXIT[@]} - 1; i >= 0; i--)); do
 		eval "${AT_EXIT[i]}"
 	done
-	# Status 2 without leave() is a die() in a subshell: it has spoken; 141 is
-	# a reader of ours that has seen enough.
+	# Status 2 without leave() is a die() in a subshell: already reported; 141 is
+	# SIGPIPE.
 	if [ -z "$LEAVING" ] && [ "$status" -ne 0 ] && [ "$status" -ne "$E_USAGE" ] &&
 	   [ "$status" -ne 141 ]; then
 		say "$COMMAND: stopped by an unexpected error (status $status)${LOGS:+; logs in $LOGS}"
@@ -164,8 +164,8 @@ show_tail()
 	tail -n "$lines" "$log" | tr -d '\r' | sed 's/^/  | /' >&2
 }
 
-# say_room MB: says it if there is less room for what we build. A full disk takes
-# the messages of what fails by it, too: logs are empty.
+# say_room MB: warns if less disk space is left. On a full disk the logs are empty, so
+# that nothing else would name the cause.
 say_room()
 {
 	local left
@@ -173,15 +173,15 @@ say_room()
 	[ "$left" -ge "$1" ] || say "only $left MB are free for $BUILD"
 }
 
-# room DIR: MB, on the disk that holds it
+# room DIR: the free space on its disk, in MB
 room()
 {
 	df -Pm -- "$1" | awk 'END { print $4 }'
 }
 
 #
-# Steps: what takes long says what it does and for how long, on a terminal in
-# one line that counts up, elsewhere in plain lines. The output goes to a log.
+# Steps: what takes long shows progress, on a terminal as a line with the elapsed time,
+# elsewhere as plain lines. The output goes to a log.
 #
 
 TICKER=
@@ -242,8 +242,8 @@ step()
 at_exit stop_ticker
 
 #
-# Locks: several runs may share build/. A lock is held by an open file, so one
-# whose holder was killed is free again.
+# Locks: several runs may share build/. A lock is held by an open file: the kernel
+# releases it when its holder is killed.
 #
 
 declare -A LOCKS=()

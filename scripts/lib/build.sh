@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Kernel builds: allnoconfig plus fragments, out of tree, with ccache when it
-# is there. An output folder lies beside its tree (DIR/tree, DIR/x86_64), so
-# that relative paths, and with them ccache's keys, are the same for the
-# patched, the unpatched and the mutant tree.
+# is there. An output folder is beside its tree (DIR/tree, DIR/x86_64), so that
+# relative paths, and with them ccache's keys, are the same for all trees.
 
 unset MAKEFLAGS MAKELEVEL MAKEOVERRIDES KBUILD_OUTPUT CROSS_COMPILE CFLAGS LDFLAGS
 

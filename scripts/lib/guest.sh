@@ -1,15 +1,14 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Guests: the initramfs, booting it under QEMU or as UML, and the verdict.
+# Booting a guest under QEMU or as UML, and the verdict.
 #
-# Three channels come out of a guest: the console (splats), the job's output
-# and the status ("start", "exit N"). The status file says "not started" before
-# the guest runs, so that a guest that never got there shows.
+# A guest has three output channels: the console, the job's output, and the status
+# ("start", "exit N"). The status file says "not started" before the guest runs.
 
 #
-# Which accelerator: KVM only if a kernel really boots with it. A device node
-# proves nothing.
+# Which accelerator: KVM only if a kernel boots with it. The device node may be there
+# where KVM does not work.
 #
 
 accelerator()
@@ -88,8 +87,8 @@ QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
 # What a command adds to QEMU's arguments.
 QEMU_EXTRA=()
 
-# What the guest's instructions run on. With ICOUNT set, a machine whose clock
-# counts them: one nanosecond is one instruction, and two runs agree.
+# guest_machine: sets MACHINE, QEMU's arguments for the CPUs. With ICOUNT set, the
+# guest's clock counts instructions: one is one nanosecond, and two runs agree.
 guest_machine()
 {
 	if [ -n "$ICOUNT" ]; then
@@ -102,7 +101,7 @@ guest_machine()
 	# with memory for tags; pauth-impdef: signed pointers without a cipher
 	arm64-*) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
 	*-kvm) MACHINE+=(-cpu host) ;;
-	# the one that TCG takes anyway, with second page tables for guests of its own
+	# TCG's default, with nested paging for guests of the guest
 	*) MACHINE+=(-cpu 'qemu64,+svm,+npt') ;;
 	esac
 }
@@ -123,11 +122,10 @@ guest_lines()
 	esac
 }
 
-# clock_arguments: TCG's guests see the host's time stamp counter. They measure
-# its rate by a timer that TCG emulates too slowly for them to trust it, and are
-# left with a clock of 4 ms: too coarse for a fault. So they are told the rate.
-# A clock that counts instructions needs no calibration at all. Nor is there a
-# timer that does not work: only a host that is too busy to deliver its ticks.
+# clock_arguments: kernel arguments for the clock of a TCG guest. It reads the host's
+# time stamp counter, but cannot calibrate it, because TCG's timers are late; without
+# the rate on the command line its clock has 4 ms, which is too coarse for a fault.
+# no_timer_check: a busy host that delivers no tick is not a broken timer.
 clock_arguments()
 {
 	local khz=1000000
@@ -138,7 +136,7 @@ clock_arguments()
 	[ -z "$khz" ] || echo "tsc=reliable tsc_early_khz=$khz no_timer_check "
 }
 
-# Measured once after each boot of the host; nothing on another architecture.
+# host_tsc_khz: measured once after each boot of the host; nothing if it is no x86
 host_tsc_khz()
 {
 	local answer=$BUILD/tsc-khz boot
@@ -191,21 +189,18 @@ start_guest()
 	GUEST=$!
 }
 
-# wait_guest DIR SECONDS: sets GUEST_END to exited, hung (still there after
-# SECONDS) or stuck (the kernel panicked and did not stop)
+# wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG set; 5 s
+# after a panic it is stopped, too.
 wait_guest()
 {
 	local dir=$1 end=$((SECONDS + $2)) panicked=
-	GUEST_END=exited
+	HUNG=
 	while kill -0 "$GUEST" 2> /dev/null; do
 		if [ "$SECONDS" -ge "$end" ]; then
-			GUEST_END=hung
+			HUNG=1
 			break
 		fi
-		if [ -n "$panicked" ] && [ "$SECONDS" -ge "$panicked" ]; then
-			GUEST_END=stuck
-			break
-		fi
+		[ -z "$panicked" ] || [ "$SECONDS" -lt "$panicked" ] || break
 		if [ -z "$panicked" ] && grep -q 'Kernel panic - not syncing' "$dir/console.log" 2> /dev/null; then
 			panicked=$((SECONDS + 5))
 		fi
@@ -216,12 +211,12 @@ wait_guest()
 }
 
 # run_guest ARCH INITRAMFS DIR SECONDS: runs a guest to its end, with the
-# job's output in DIR/job.log and, with STREAM set, on standard output. One whose
-# emulator slipped is run once more, unless somebody has seen its output.
+# job's output in DIR/job.log and, with STREAM set, on standard output. After the
+# emulator's own fault (emulator_slipped) it is run again, unless STREAM is set.
 #
-# Sets VERDICT: exited N, panic, hung, died (the guest stopped in the midst of
-# the job), nostart (it never got to its init), each explained in WHY. A splat
-# is in SPLATS.
+# Sets VERDICT: exited N, panic, hung, died (the guest stopped during the job), or
+# nostart (its init never ran), and WHY, which explains it. SPLATS gets the kernel's
+# complaints.
 run_guest()
 {
 	run_guest_once "$@"
@@ -269,7 +264,7 @@ judge_guest()
 		if grep -q 'Kernel panic - not syncing' "$dir/console.txt"; then
 			VERDICT=panic
 			WHY="the guest panicked: $(sed -n 's/.*Kernel panic - not syncing: //p' "$dir/console.txt" | head -n 1)"
-		elif [ "$GUEST_END" = hung ]; then
+		elif [ -n "$HUNG" ]; then
 			VERDICT=hung
 			WHY="the guest hung: stopped after ${seconds}s (--timeout), status '$status'"
 		elif [ "$status" = start ]; then
@@ -282,14 +277,12 @@ judge_guest()
 	esac
 }
 
-# emulator_slipped CONSOLE: did QEMU run code that was being patched?
+# emulator_slipped CONSOLE: did QEMU run stale code?
 #
-# While the kernel patches its code, an int3 stands in the place, and all CPUs
-# are told before and after. With several threads, TCG may still run the int3
-# from its cache of translated code when the kernel no longer expects it. The
-# configuration leaves little to patch (no CONFIG_JUMP_LABEL), but trace events
-# are. No kernel without kprobes has another reason for this oops. On KVM it
-# would be a bug.
+# The kernel patches its code by way of an int3. With several threads, TCG may still
+# run that int3 from its translation cache after the kernel has removed it. The
+# configuration patches little (no CONFIG_JUMP_LABEL), but trace events do. A kernel
+# without kprobes has no other cause for this oops. Under KVM it would be a bug.
 emulator_slipped()
 {
 	[ "$(accelerator)" != kvm ] && grep -q '^\[ *[0-9.]*\] Oops: int3: ' "$1"

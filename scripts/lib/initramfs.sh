@@ -1,14 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What a guest boots from.
-
-#
 # The initramfs: cpio archives one after the other. One holds busybox and init,
 # another what the job needs.
-#
 
-# For guests of another architecture: busybox, and what programs are linked with.
+# Packages for guests of another architecture: busybox, and the libraries of programs
 SYSROOT_BASE=(busybox-static libc6 libgcc-s1 libstdc++6)
 
 # copy_program ROOT PROGRAM [TARGET]: with its interpreter and libraries
@@ -54,7 +50,7 @@ program_libraries()
 		sed -n -e 's/.* => \(\/[^ ]*\) (.*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p'
 }
 
-# What ldd says, for a program that the host cannot run.
+# foreign_libraries FILE: what ldd prints, for a program that the host cannot run
 foreign_libraries()
 {
 	local name dir file

@@ -53,8 +53,8 @@ selftests_name()
 
 # install_selftests TREE DIR: the folder selftests_name below DIR, with install/ as
 # make install leaves it, and the archive of that name in SCRATCH. Sets INSTALLED, a
-# copy of install/ that no other run replaces.
-# FORCE_TARGETS: a test that does not compile must not be left out silently.
+# copy of install/ that no other run replaces. Without FORCE_TARGETS a test that does
+# not compile would be left out silently.
 install_selftests()
 {
 	local tree=$1 dir headers=x86_64
@@ -83,7 +83,7 @@ make_selftests()
 		SKIP_TARGETS='' INSTALL_PATH="$2/install" -j"$JOBS" install
 }
 
-# What the runner and cow_trace.sh call, for guests of another architecture
+# Packages for guests of another architecture: what the runner and cow_trace.sh call
 SYSROOT_SELFTESTS=(coreutils perl-base trace-cmd linux-perf)
 
 # What the installed runner and the tests need in the guest.
@@ -112,7 +112,7 @@ guest_program()
 	fi
 }
 
-# The runner prefixes lines by perl as they come; by sed only at the end.
+# With perl the runner prefixes each line as it comes, with sed only at the end.
 copy_perl()
 {
 	local sysroot modules target
@@ -125,7 +125,7 @@ copy_perl()
 	cp -aL "$modules/." "$target/"
 }
 
-# trace-cmd and perf for cow_trace.sh: 35 MB that no other test has to unpack
+# tools_archive FILE: trace-cmd and perf, 35 MB, only if cow_trace.sh is run
 tools_archive()
 {
 	local dir
@@ -182,7 +182,7 @@ selftest_job()
 	done
 	echo 'cd /kselftest || exit 2'
 	printf 'exec ./run_kselftest.sh '
-	# of each program: a kernel that checks all it does takes its time
+	# of each program: debugging kernels are slow
 	[ -z "$DEBUG" ] || printf -- '--override-timeout %s ' "$DEBUG_TIMEOUT"
 	[ ${#arguments[@]} -eq 0 ] || shell_words "${arguments[@]}"
 	echo
@@ -216,7 +216,7 @@ check_filter_hit()
 		die "no such test: ${CHOSEN[*]}; what there is: see $1 after a run of the whole program"
 }
 
-# show_failures LOG: what stands before each 'not ok', for a start
+# show_failures LOG: the lines before each 'not ok', 40 at most
 show_failures()
 {
 	local lines
@@ -224,6 +224,6 @@ show_failures()
 	lines=$(grep -c '^\(# \)\?not ok' "$1" || true)
 	[ "$lines" -gt 0 ] || return 0
 	say "failures in $1:"
-	# awk reads to the end: with head, thousands of lines are a broken pipe
+	# head would end with SIGPIPE on thousands of lines
 	grep -B 6 '^\(# \)\?not ok' "$1" | grep -v '^# ok\|^--$' | awk 'NR <= 40 { print "  | " $0 }' >&2
 }

@@ -50,8 +50,8 @@ kunit_filter()
 	die "no KUnit test matches '$1'; './run_tests.sh list tests' lists them"
 }
 
-# qemu_wrapper DIR ARCH: kunit.py asks for KVM whenever the device node is there;
-# this qemu does so only where KVM is known to work.
+# qemu_wrapper DIR ARCH: a qemu without '-accel kvm', for which kunit.py asks whenever
+# the device node is there, working or not.
 qemu_wrapper()
 {
 	local qemu=${ARCH_QEMU[$2]-}
@@ -87,7 +87,7 @@ run_kunit()
 	for option in "${MAKE_FLAGS[@]}"; do
 		command+=(--make_options="$option")
 	done
-	# a host that is too busy to deliver ticks is no timer that does not work
+	# a busy host that delivers no tick is not a broken timer
 	[ "$arch" != x86_64 ] || command+=(--kernel_args=no_timer_check)
 	# an oops or a panic ends the kernel at once, not at the timeout
 	for option in panic=-1 oops=panic $APPEND; do

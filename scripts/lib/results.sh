@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Results: one line for each test in a file (status, name, message, separated
-# by tabs), counted, reported and written out in one place.
+# Results: a file with one line for each test (status, name, message, separated by
+# tabs), from which results.py makes all reports.
 
 RESULTS=
 
