@@ -23,6 +23,7 @@ usage()
 	  refresh     takes edits in the prepared tree back to this repository
 	  mutants     every mutant must be killed by the test that it names
 	  gate        every check of a patch series that is to be submitted: one verdict
+	  package     the patched kernel as Debian packages, for real machines
 	  new         writes a template of a test, a mutant or a check, which already runs
 	  check       this project's own tests: what CI runs; everything with --all
 	  clean       removes what was built
@@ -48,7 +49,7 @@ case "${1-}" in
 esac
 
 case "$command" in
-run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|gate|new|check|clean|list)
+run|kunit|kselftest|boot|bench|profile|tree|export|refresh|mutants|gate|package|new|check|clean|list)
 	exec bash "$root/scripts/cmd/$command" "$@" ;;
 *)
 	echo "run_tests.sh: unknown command '$command'; './run_tests.sh --help' lists the commands" >&2

@@ -6,6 +6,7 @@
 
 # Modules that the tests and the guest's lines of output use, where the image has them
 IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
+BRD_OPTIONS="rd_nr=1 rd_size=262144"
 
 image_help()
 {
@@ -157,7 +158,7 @@ modules_archive()
 		cp "$from"/modules.{order,builtin,builtin.modinfo} "$to/" 2> /dev/null || true
 		depmod -b "$dir" "$version"
 	fi
-	echo "$IMAGE_MODULES" > "$dir/modules.load"
+	printf '%s\n' $IMAGE_MODULES | sed "s/^brd$/& $BRD_OPTIONS/" > "$dir/modules.load"
 	pack "$dir" "$archive"
 }
 

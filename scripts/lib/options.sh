@@ -5,11 +5,11 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [selftest]=SELFTEST
-	[all]=ALL [changed]=CHANGED [compare]=COMPARE [check]=CHECK [record]=RECORD)
+	[all]=ALL [changed]=CHANGED [compare]=COMPARE [check]=CHECK [record]=RECORD [debug-info]=DEBUG_INFO)
 
 JOBS=$(nproc)
 VERBOSE=${VERBOSE-}
@@ -56,6 +56,9 @@ MINUTES=
 FROM=
 IMAGE=
 KCIDB=
+BASE_CONFIG=
+LOCALMOD=
+DEBUG_INFO=
 ARGS=()
 
 common_options()
@@ -207,6 +210,17 @@ set_option()
 	--json)
 		need_writable "$1" "$2"
 		JSON=$(realpath -- "$2") ;;
+	--base-config)
+		case "$2" in
+		running|cloud) BASE_CONFIG=$2 ;;
+		*)
+			[ -r "$2" ] || die "--base-config '$2' is neither a file nor 'running' nor 'cloud'"
+			BASE_CONFIG=$(realpath -- "$2") ;;
+		esac ;;
+	--localmod)
+		[ -r "$2" ] && head -n 1 "$2" | grep -q '^Module ' ||
+			die "--localmod '$2' is not the output of lsmod in a file"
+		LOCALMOD=$(realpath -- "$2") ;;
 	--kcidb)
 		need_writable "$1" "$2"
 		KCIDB=$(realpath -- "$2") ;;

@@ -33,6 +33,8 @@ test_bad_input()
 	refused_with "is not WORKLOAD:CONFIG" bench --profile seq &&
 	refused_with "compares two, not 3" bench --profile a:b,c:d,e:f &&
 	refused_with "does not apply" bench --profile seq:off --quick &&
+	refused_with "neither a file nor 'running'" package --base-config /nonexistent &&
+	refused_with "not the output of lsmod" package --localmod /etc/passwd &&
 	refused_with "needs one folder" export
 }
 
@@ -47,7 +49,7 @@ test_unknown_filter()
 test_help()
 {
 	local command
-	for command in run kunit kselftest boot bench profile tree export refresh mutants gate new check clean list; do
+	for command in run kunit kselftest boot bench profile tree export refresh mutants gate package new check clean list; do
 		here "$command" --help && want_status 0 && want_output '^Usage: ' || return
 	done
 	here --help && want_status 0 && want_output 'Exit status'

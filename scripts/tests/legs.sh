@@ -68,13 +68,14 @@ default_kernel_legs()
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
 }
 
+# In parallel: each file is checked with all that it sources.
 lint()
 {
-	local files
-	mapfile -t files < <(shell_scripts)
-	shellcheck -x -P SCRIPTDIR -P "$ROOT" -e SC2015,SC2016,SC2034,SC2153,SC2317 \
-		"$ROOT/run_tests.sh" "$ROOT/.ci/run" "$ROOT/fixtures/init" \
-		"$ROOT"/selftests/cow/*.sh "${files[@]}"
+	{
+		shell_scripts
+		printf '%s\n' "$ROOT/run_tests.sh" "$ROOT/.ci/run" "$ROOT/fixtures/init" "$ROOT"/selftests/cow/*.sh
+	} | xargs -d '\n' -n 4 -P "$JOBS" shellcheck -x -P SCRIPTDIR -P "$ROOT" \
+		-e SC2015,SC2016,SC2034,SC2153,SC2317
 }
 
 # Every file in scripts/ is a shell script, but for those with another name.
