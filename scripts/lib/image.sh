@@ -158,7 +158,7 @@ modules_archive()
 		cp "$from"/modules.{order,builtin,builtin.modinfo} "$to/" 2> /dev/null || true
 		depmod -b "$dir" "$version"
 	fi
-	printf '%s\n' $IMAGE_MODULES | sed "s/^brd$/& $BRD_OPTIONS/" > "$dir/modules.load"
+	tr " " "\n" <<< "$IMAGE_MODULES" | sed "s/^brd$/& $BRD_OPTIONS/" > "$dir/modules.load"
 	pack "$dir" "$archive"
 }
 
