@@ -7,6 +7,8 @@
 CHECKS_DIR=$ROOT/scripts/gate/checks
 GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 
+# shellcheck source=scripts/lib/hash.sh
+. "$ROOT/scripts/lib/hash.sh"
 # shellcheck source=scripts/gate/checks.sh
 . "$ROOT/scripts/gate/checks.sh"
 # shellcheck source=scripts/gate/submission.sh

@@ -22,19 +22,7 @@ check_files()
 {
 	printf '%s\n' Kconfig.fragment fixtures/config scripts/lib "scripts/gate/checks/$1"
 	( cd "$ROOT" && ls scripts/gate/*.* scripts/gate/run-check )
-	# shellcheck disable=SC2046 # words on purpose
-	printf '%s\n' $(check_field "$1" Uses)
-}
-
-# worktree_hash PATH...: of the files below ROOT as they are now, whether git knows them
-# or not. In a repository of its own, for ROOT may be none.
-worktree_hash()
-{
-	local repository=$BUILD/hash.git index=$SCRATCH/hash.index.$BASHPID
-	local git=(kgit --git-dir="$repository" --work-tree="$ROOT")
-	GIT_INDEX_FILE=$index "${git[@]}" add -f -- "$@" &&
-		GIT_INDEX_FILE=$index "${git[@]}" write-tree
-	rm -f "$index"
+	check_field "$1" Uses | tr -s ' ' '\n'
 }
 
 # check_key NAME [FOLDER]: the submission, the check with what it uses but for what is in
@@ -46,7 +34,7 @@ check_key()
 	{
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		tools_of "$name"
-		( cd "$ROOT" && worktree_hash "${files[@]}" )
+		worktree_hash "${files[@]}"
 	} | sha256sum | cut -c1-16
 }
 
@@ -70,7 +58,6 @@ run_checks()
 	SUBMISSION_KEY=$(submission_key)
 	GATE_STATE=$SCRATCH/state
 	save_state
-	kgit init -q --bare "$BUILD/hash.git"
 	mkdir -p "$G_DIR/results" "$SCRATCH/begun"
 	: > "$LOGS/verdicts"
 	for name in "${CHECKS[@]}"; do

@@ -74,8 +74,8 @@ changed_files()
 	git -C "$ROOT" ls-files --others --exclude-standard
 }
 
-# test_sources TEST: the files that a test is made of
-test_sources()
+# sources_of_test TEST: the files that a test is made of
+sources_of_test()
 {
 	local name=${1#* }
 	case "$1" in
@@ -92,7 +92,7 @@ has_changed()
 {
 	{
 		echo "${1#"$ROOT/"}"
-		test_sources "$(mutant_field "$1" Test)"
+		sources_of_test "$(mutant_field "$1" Test)"
 	} | grep -qxFf "$2"
 }
 

@@ -60,7 +60,7 @@ test_mutants_from()
 test_mutants_changed()
 {
 	local file=$ROOT/fixtures/mutants/vma-bounds.patch source
-	source=$(test_sources 'kunit cow_precopy.vma_end' | head -n 1)
+	source=$(sources_of_test 'kunit cow_precopy.vma_end' | head -n 1)
 	[ -n "$source" ] && [ -f "$ROOT/$source" ] || complain "the test's source is not found" || return
 	echo README.md > "$SCRATCH/changed"
 	! has_changed "$file" "$SCRATCH/changed" || complain "changed by README.md" || return
@@ -68,7 +68,7 @@ test_mutants_changed()
 	has_changed "$file" "$SCRATCH/changed" || complain "not changed by $source" || return
 	echo fixtures/mutants/vma-bounds.patch > "$SCRATCH/changed"
 	has_changed "$file" "$SCRATCH/changed" || complain "not changed by itself" || return
-	want_same "$(test_sources 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])"
+	want_same "$(sources_of_test 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])"
 }
 
 # Every run must be like the first; one that was interrupted goes on.

@@ -3,7 +3,8 @@
  * A page that nobody shares any more is not copied: neither by the write fault
  * nor ahead of it. The other processes have exited, unmapped the memory or
  * executed another program; then the frame of each page must be the same
- * before and after the write, and /proc/cow_stats must have counted no copy.
+ * before and after the write, and /proc/cow_stats, where there is one, must have
+ * counted no copy.
  * As long as one process still has the page, it must be copied.
  */
 #include <fcntl.h>
@@ -255,7 +256,7 @@ FIXTURE_VARIANT(child_exit)
 	int ahead;
 };
 
-FIXTURE_VARIANT_ADD(child_exit, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(child_exit, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(child_exit, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(child_exit, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(child_exit, adaptive) { .ahead = COW_ADAPTIVE };
@@ -264,7 +265,8 @@ FIXTURE_SETUP(child_exit)
 {
 	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	reason = cow_setup(&self->saved, variant->ahead,
+			   COW_WANT_STATS | COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ps = cow_page_size();
@@ -326,6 +328,13 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 			EXPECT_EQ(0, cow_child_end(&r.child[--r.nr_children]));
 		cow_unmap(r.p, NR * ps);
 
+		if (!cow_counting()) {
+			faults = m.minflt;
+			if (faults == (no_fault ? 0 : NR))
+				break;
+			TH_LOG("try %d: %ld faults", try + 1, m.minflt);
+			continue;
+		}
 		copies = d->v[COW_FAULTS] + d->v[COW_SUCCESS];
 		reuses = d->v[COW_REUSED] + d->v[COW_REUSE_AHEAD];
 		faults = m.minflt + d->v[COW_SUCCESS] + d->v[COW_REUSE_AHEAD];
@@ -338,6 +347,8 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 	}
 	/* Whatever was done ahead must have saved a fault. */
 	EXPECT_EQ(no_fault ? 0 : NR, faults);
+	if (!cow_counting())
+		return;
 	EXPECT_EQ(want, copies);
 	EXPECT_EQ(no_fault ? 0 : NR - want, reuses);
 	EXPECT_TRUE(cow_stats_balanced(d));
@@ -489,6 +500,8 @@ TEST_F_TIMEOUT(child_exit, parent_unmapped, TEST_TIMEOUT)
 			EXPECT_EQ(a->before[i], a->after[i]);
 		}
 		EXPECT_EQ(NR, a->m.minflt + a->m.d.v[COW_REUSE_AHEAD]);
+		if (!cow_counting())
+			return;
 		if (!a->m.d.v[COW_FAULTS] && !a->m.d.v[COW_SUCCESS] &&
 		    a->m.d.v[COW_REUSED] + a->m.d.v[COW_REUSE_AHEAD] == NR)
 			break;

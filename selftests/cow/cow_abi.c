@@ -73,7 +73,7 @@ FIXTURE_TEARDOWN_PARENT(cow_abi)
 /* May we write what only root may? */
 static bool is_root(void)
 {
-	return !access(COW_SYSCTL_DIR "cow_stats", W_OK);
+	return cow_may_change() && !access(COW_SYSCTL_DIR "cow_stats", W_OK);
 }
 
 /*
@@ -332,7 +332,7 @@ TEST_F_TIMEOUT(cow_abi, histogram_partial_reads, TEST_TIMEOUT)
 	struct cow_stats delta;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	ASSERT_EQ(faults_of(&delta, SHARED), 0);
 	ASSERT_EQ(freeze(), 0);
@@ -370,7 +370,7 @@ TEST_F_TIMEOUT(cow_abi, read_only, TEST_TIMEOUT)
 	struct cow_stats delta;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	ASSERT_EQ(faults_of(&delta, SHARED), 0);
 	ASSERT_EQ(freeze(), 0);
@@ -385,7 +385,7 @@ TEST_F_TIMEOUT(cow_abi, kernel_thread, TEST_TIMEOUT)
 	struct cow_stats s;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	if (cow_read_file("/proc/2/comm", buf, sizeof(buf)) <= 0 ||
 	    strcmp(buf, "kthreadd\n"))
 		SKIP(return, "process 2 is no kernel thread");
@@ -501,7 +501,7 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 	EXPECT_TRUE(S_ISREG(st.st_mode));
 	EXPECT_EQ(st.st_mode & 07777, 0400U);
 	if (getuid())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	EXPECT_EQ(st.st_uid, 0U);
 	files.parents = open(PROCESS_FILE, O_RDONLY);
 	ASSERT_GE(files.parents, 0);
@@ -521,7 +521,7 @@ TEST_F_TIMEOUT(cow_abi, reset, TEST_TIMEOUT)
 	int fd, key;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	for (i = 0; i < ARRAY_SIZE(texts); i++) {
 		if (texts[i]) {
 			snprintf(text, sizeof(text), "%s", texts[i]);
@@ -601,7 +601,7 @@ TEST_F_TIMEOUT(cow_abi, count_shared, TEST_TIMEOUT)
 	unsigned long long faults = expected_faults(variant->ahead);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	check_faults(_metadata, SHARED, faults, 0, PAGES - faults);
 }
@@ -615,7 +615,7 @@ TEST_F_TIMEOUT(cow_abi, count_reused, TEST_TIMEOUT)
 	unsigned long long reuses = expected_reuses(variant->ahead);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(reuses < PAGES, variant->ahead == COW_ADAPTIVE);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	check_faults(_metadata, LEFT, 0, reuses, 0);
@@ -646,7 +646,7 @@ TEST_F_TIMEOUT(cow_abi, count_pgreuse, TEST_TIMEOUT)
 TEST_F_TIMEOUT(cow_abi, count_file, TEST_TIMEOUT)
 {
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	check_faults(_metadata, FILE_PAGES, PAGES, 0, 0);
 }
@@ -659,7 +659,7 @@ TEST_F_TIMEOUT(cow_abi, switches, TEST_TIMEOUT)
 	int key;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	/* vm.cow_stats off: only what is copied ahead counts. */
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
 	ASSERT_EQ(reset(), 0);
@@ -695,7 +695,7 @@ TEST_F_TIMEOUT(cow_abi, percentiles, TEST_TIMEOUT)
 	int i, ret = 0;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	ASSERT_EQ(reset(), 0);
 	for (i = 0; !ret && i < 8; i++)
@@ -823,7 +823,7 @@ TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 	unsigned long long val;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	ASSERT_EQ(reset(), 0);
 	for (i = 0; i < 8; i++) {
@@ -886,7 +886,7 @@ TEST_F_TIMEOUT(cow_abi, attempts_add_up, TEST_TIMEOUT)
 	size_t i;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(reset(), 0);
 	area = cow_map(len, 0);
 	ASSERT_NE(area, NULL);
@@ -1010,7 +1010,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_accepts, TEST_TIMEOUT)
 	size_t i, j;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	for (i = 0; i < ARRAY_SIZE(knobs); i++)
 		for (j = 0; knobs[i].good[j]; j++) {
 			const char *good = knobs[i].good[j];
@@ -1045,7 +1045,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_refuses, TEST_TIMEOUT)
 	size_t i, j, k;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	memset(huge, '1', sizeof(huge));
 	huge[sizeof(huge) - 1] = '\0';
 	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
@@ -1078,7 +1078,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_two_numbers, TEST_TIMEOUT)
 	size_t i;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
 		ASSERT_GT(write_knob(&knobs[i], knobs[i].good[1]), 0);
 		ret = write_knob(&knobs[i], "1 2");
@@ -1099,7 +1099,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_refused_has_no_effect, TEST_TIMEOUT)
 	unsigned long long faults = expected_faults(variant->ahead);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	EXPECT_EQ(cow_sysctl_write("cow_stats", 2), -EINVAL);
 	EXPECT_EQ(cow_sysctl_write("cow_precopy", 2), -EINVAL);
@@ -1126,7 +1126,7 @@ TEST_F_TIMEOUT(cow_abi, max_is_for_adaptive, TEST_TIMEOUT)
 	unsigned long long faults = expected_faults(variant->ahead);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	if (variant->ahead == COW_ADAPTIVE)
 		faults = PAGES / 2 + 1;
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
@@ -1175,7 +1175,7 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 	char *area;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
 	if (fd < 0)
 		SKIP(return, "no /dev/kmsg");
@@ -1366,7 +1366,7 @@ TEST_F_TIMEOUT(cow_abi, trace_events, TEST_TIMEOUT)
 	struct traced t;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	if (!tracefs())
 		SKIP(return, "no tracefs");
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);

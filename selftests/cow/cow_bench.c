@@ -813,6 +813,7 @@ int main(int argc, char **argv)
 		fputs("cow_bench: no memory\n", stderr);
 		return EXIT_USAGE;
 	}
+	cow_allow_changes();
 	/* Only to save them; each configuration says itself what it lacks. */
 	cow_setup(&undo->saved, 0, 0);
 	status = supervise();

@@ -126,7 +126,7 @@ FIXTURE_TEARDOWN_PARENT(cow_counts)
 
 static bool is_root(void)
 {
-	return !access(COW_SYSCTL_DIR "cow_stats", W_OK);
+	return cow_may_change() && !access(COW_SYSCTL_DIR "cow_stats", W_OK);
 }
 
 static int reset(void)
@@ -548,7 +548,7 @@ TEST_F_TIMEOUT(cow_counts, since_reset, TEST_TIMEOUT)
 	struct work *w = new_work(SHARED, variant->ahead, &self->cpus);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	w->reset = true;
 	check_all(_metadata, w);
 }
@@ -604,7 +604,7 @@ TEST_F_TIMEOUT(cow_counts, reset_while_faulting, TEST_TIMEOUT)
 	int try;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	for (i = 0; i < 2 * ARRAY_SIZE(thread_counts); i++) {
 		struct work *w;
 
@@ -887,7 +887,7 @@ TEST_F_TIMEOUT(cow_counts, stuck_readers, TEST_TIMEOUT)
 	int i, uffd, nr = ARRAY_SIZE(readers);
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
 	if (uffd < 0)
 		SKIP(return, "no userfaultfd");
@@ -935,7 +935,7 @@ TEST_F_TIMEOUT(cow_counts, switch_while_faulting, TEST_TIMEOUT)
 	int fd;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	fd = open(COW_SYSCTL_DIR "cow_stats", O_WRONLY);
 	ASSERT_GE(fd, 0);
 	for (kind = SHARED; kind <= LEFT; kind++) {
@@ -960,7 +960,7 @@ TEST_F_TIMEOUT(cow_counts, switched_off, TEST_TIMEOUT)
 	enum kind kind;
 
 	if (!is_root())
-		SKIP(return, "needs root");
+		SKIP(return, COW_NEEDS);
 	for (kind = SHARED; kind <= LEFT; kind++) {
 		struct work *w = new_work(kind, variant->ahead, &self->cpus);
 

@@ -64,6 +64,20 @@ int cow_write_long(const char *path, long val)
 	return cow_write_file(path, buf);
 }
 
+static bool changes_allowed;
+
+void cow_allow_changes(void)
+{
+	changes_allowed = true;
+}
+
+bool cow_may_change(void)
+{
+	const char *env = getenv("COW_TEST_INVASIVE");
+
+	return changes_allowed || (env && !strcmp(env, "1"));
+}
+
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 {
 	char old[128], *start, *end;
@@ -83,7 +97,7 @@ bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 		*end = '\0';
 	if (!strcmp(start, value))
 		return true;
-	if (cow_write_file(path, value))
+	if (!cow_may_change() || cow_write_file(path, value))
 		return false;
 	snprintf(undo->file[undo->nr].path, sizeof(undo->file[0].path), "%s",
 		 path);
@@ -114,6 +128,8 @@ int cow_sysctl_write(const char *name, long val)
 {
 	char path[128];
 
+	if (!cow_may_change())
+		return -EPERM;
 	snprintf(path, sizeof(path), COW_SYSCTL_DIR "%s", name);
 	return cow_write_long(path, val);
 }
@@ -127,6 +143,19 @@ const char *cow_missing(void)
 	    access(COW_SYSCTL_DIR "cow_precopy_pages", F_OK))
 		return "no vm.cow_precopy: kernel without CONFIG_COW_PRECOPY";
 	return NULL;
+}
+
+bool cow_counting(void)
+{
+	long on;
+
+	return !cow_missing() && !cow_sysctl_read("cow_stats", &on) && on;
+}
+
+int cow_count(struct cow_stats *s)
+{
+	memset(s, 0, sizeof(*s));
+	return cow_missing() ? 0 : cow_stats_read(s);
 }
 
 const char *cow_want(const char *name, long val)
@@ -146,7 +175,7 @@ const char *cow_want(const char *name, long val)
 	ret = cow_sysctl_write(name, val);
 	if (ret == -EACCES || ret == -EPERM)
 		snprintf(reason, sizeof(reason),
-			 "vm.%s is %ld, setting it to %ld needs root", name,
+			 "vm.%s is %ld, setting it to %ld " COW_NEEDS, name,
 			 now, val);
 	else if (ret)
 		snprintf(reason, sizeof(reason), "cannot set vm.%s to %ld: %s",
@@ -156,12 +185,13 @@ const char *cow_want(const char *name, long val)
 
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 {
+	bool any_kernel = ahead == COW_PLAIN && (flags & COW_ANY_KERNEL);
 	const char *reason;
 
 	saved->valid = false;
 	reason = cow_missing();
 	if (reason)
-		return reason;
+		return any_kernel ? NULL : reason;
 	if (cow_sysctl_read("cow_stats", &saved->stats) ||
 	    cow_sysctl_read("cow_sample_interval", &saved->sample_interval) ||
 	    cow_sysctl_read("cow_precopy", &saved->precopy) ||
@@ -179,7 +209,9 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 				  ahead == COW_ADAPTIVE ? 0 : ahead);
 	if (!reason && ahead == COW_ADAPTIVE)
 		reason = cow_want("cow_precopy_max", COW_ADAPTIVE_MAX);
-	if (!reason && (flags & COW_WANT_STATS))
+	/* Without counters, frames and contents can still be judged. */
+	if (!reason && (flags & COW_WANT_STATS) &&
+	    (cow_may_change() || !any_kernel))
 		reason = cow_want("cow_stats", 1);
 	if (reason) {
 		cow_restore(saved);
@@ -261,7 +293,7 @@ const char *cow_allow_folios(struct cow_undo *undo)
 		return "kernel without huge pages of 64 kB";
 	if (!cow_tweak(undo, path, "never") ||
 	    !cow_tweak(undo, THP_DIR "hugepages-64kB/enabled", "madvise"))
-		return "enabling huge pages of 64 kB needs root";
+		return "enabling huge pages of 64 kB " COW_NEEDS;
 	cow_quiet_khugepaged(undo);
 	return NULL;
 }
@@ -628,19 +660,19 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 	for (i = 0; i < nr; i++)
 		up[i] = order ? order[i] : i;
 	memset(m, 0, sizeof(*m));
-	ret = cow_stats_read(&after);
+	ret = cow_count(&after);
 	if (ret)
 		return ret;
 	m->minflt = cow_minflt();
 
-	ret = cow_stats_read(&before);
+	ret = cow_count(&before);
 	if (ret)
 		return ret;
 	m->minflt = cow_minflt();
 	for (i = 0; i < nr; i++)
 		cow_touch(base + up[i] * ps, 'w');
 	m->minflt = cow_minflt() - m->minflt;
-	ret = cow_stats_read(&after);
+	ret = cow_count(&after);
 	if (ret)
 		return ret;
 	cow_stats_delta(&m->d, &before, &after);

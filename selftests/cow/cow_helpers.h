@@ -118,8 +118,13 @@ struct cow_settings {
 	long precopy_max;	/* -1 on a kernel whose window does not adapt */
 };
 
+/* For cow_setup(): nothing is copied ahead. */
+#define COW_PLAIN	0
+
 /* Set vm.cow_stats=1 too; without it faults, reused and *_ns do not count. */
 #define COW_WANT_STATS	1
+/* With COW_PLAIN: the kernel need not have this series. See cow_counting(). */
+#define COW_ANY_KERNEL	2
 
 /*
  * Save the sysctls and switch pre-copy off (ahead 0) or on with a window of
@@ -136,6 +141,12 @@ void cow_restore(const struct cow_settings *saved);
  * skip. cow_setup() calls it.
  */
 const char *cow_missing(void);
+
+/* Does this kernel count copies and reuses, and is that switched on? */
+bool cow_counting(void);
+
+/* As cow_stats_read(); all 0 on a kernel without these counters */
+int cow_count(struct cow_stats *s);
 
 /*
  * Files
@@ -159,6 +170,15 @@ struct cow_undo {
  * cow_undo() in FIXTURE_TEARDOWN_PARENT(). False if that is not possible.
  */
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
+
+/*
+ * May tests change what is everybody's: sysctls, KSM, huge pages, fault injection,
+ * poisoned pages, cgroups? On somebody's own machine they do not, unless the
+ * environment has COW_TEST_INVASIVE=1, as a test guest has. Tools may.
+ */
+bool cow_may_change(void);
+void cow_allow_changes(void);
+#define COW_NEEDS	"needs root and COW_TEST_INVASIVE=1"
 void cow_undo(struct cow_undo *undo);
 
 /*

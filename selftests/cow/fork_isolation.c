@@ -699,7 +699,7 @@ FIXTURE_VARIANT(fork_isolation)
 	bool folios;
 };
 
-FIXTURE_VARIANT_ADD(fork_isolation, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(fork_isolation, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(fork_isolation, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(fork_isolation, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(fork_isolation, adaptive) { .ahead = COW_ADAPTIVE };
@@ -713,7 +713,8 @@ FIXTURE_SETUP(fork_isolation)
 	const char *reason, *seed = getenv("COW_SEED");
 	int i;
 
-	reason = cow_setup(&self->saved, variant->ahead, 0);
+	reason = cow_setup(&self->saved, variant->ahead,
+			   COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
 	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
@@ -826,9 +827,9 @@ TEST_F_TIMEOUT(fork_isolation, runs, TEST_TIMEOUT)
 	struct cow_stats before, after;
 
 	ASSERT_TRUE(simple_region(160));
-	ASSERT_EQ(0, cow_stats_read(&before));
+	ASSERT_EQ(0, cow_count(&before));
 	ASSERT_TRUE(play(steps, ARRAY_SIZE(steps))) TH_LOG("%s", w->msg);
-	ASSERT_EQ(0, cow_stats_read(&after));
+	ASSERT_EQ(0, cow_count(&after));
 
 	/* Or else all of this has not tested pre-copy. */
 	EXPECT_EQ(variant->ahead != 0,
@@ -1190,7 +1191,7 @@ TEST_F_TIMEOUT(fork_isolation, mthp, TEST_TIMEOUT)
 	if (access(path, F_OK))
 		SKIP(return, "kernel without huge pages of 64 kB");
 	if (!cow_tweak(&self->undo, path, "madvise"))
-		SKIP(return, "enabling huge pages of 64 kB needs root");
+		SKIP(return, "enabling huge pages of 64 kB " COW_NEEDS);
 	snprintf(path, sizeof(path), "%sstats/anon_fault_alloc", dir);
 	if (cow_read_long(path, &before))
 		SKIP(return, "no statistics of huge pages of 64 kB");
@@ -1281,7 +1282,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_pin_cpu());
 	/* Compaction takes the pages that it moves off the count meanwhile. */
 	if (!access(compact, F_OK) && !cow_tweak(&self->undo, compact, "0"))
-		SKIP(return, "keeping locked pages where they are needs root");
+		SKIP(return, "keeping locked pages where they are " COW_NEEDS);
 	vm_before = cow_status_kb("VmLck");
 	base = cow_meminfo_kb("Mlocked");
 	ASSERT_GE(base, 0);

@@ -287,6 +287,7 @@ int main(int argc, char **argv)
 	if (sizeof(void *) < 8)
 		errx(4, "needs an address space of 64 bits");
 	ps = cow_page_size();
+	cow_allow_changes();
 	reason = cow_setup(&saved, ahead ? AHEAD : 0, 0);
 	if (reason)
 		errx(4, "%s", reason);

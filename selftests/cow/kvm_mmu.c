@@ -144,7 +144,7 @@ FIXTURE_VARIANT(kvm_mmu)
 	bool folios;
 };
 
-FIXTURE_VARIANT_ADD(kvm_mmu, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(kvm_mmu, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(kvm_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(kvm_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(kvm_mmu, adaptive) { .ahead = COW_ADAPTIVE };
@@ -235,7 +235,8 @@ FIXTURE_SETUP(kvm_mmu)
 	int kvm, fd, size;
 
 	ASSERT_EQ(cow_page_size(), 4096UL);
-	reason = cow_setup(&self->saved, variant->ahead, 0);
+	reason = cow_setup(&self->saved, variant->ahead,
+			   COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
 	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
@@ -287,7 +288,7 @@ FIXTURE_SETUP(kvm_mmu)
 
 	for (page = 0; page < PAGES; page++)
 		fill(vm->area, page, OLD);
-	ASSERT_EQ(cow_stats_read(&vm->before), 0);
+	ASSERT_EQ(cow_count(&vm->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(kvm_mmu)
@@ -416,7 +417,7 @@ static void ahead_since(struct cow_stats *delta, const struct cow_stats *before)
 	struct cow_stats now;
 
 	memset(delta, 0, sizeof(*delta));
-	if (!cow_stats_read(&now))
+	if (!cow_count(&now))
 		cow_stats_delta(delta, before, &now);
 }
 

@@ -122,7 +122,7 @@ FIXTURE_VARIANT(mte_tags) {
 	bool folios;
 };
 
-FIXTURE_VARIANT_ADD(mte_tags, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(mte_tags, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(mte_tags, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(mte_tags, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(mte_tags, adaptive) { .ahead = COW_ADAPTIVE };
@@ -135,7 +135,8 @@ FIXTURE_SETUP(mte_tags)
 	if (!have_mte())
 		SKIP(return, "no memory tags (MTE) on this machine");
 	ps = cow_page_size();
-	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	reason = cow_setup(&self->saved, variant->ahead,
+			   COW_WANT_STATS | COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
 	if (variant->folios)

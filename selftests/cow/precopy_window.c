@@ -1076,6 +1076,8 @@ TEST_F_TIMEOUT(precopy_window, poisoned, TEST_TIMEOUT)
 	int i;
 
 	ASSERT_NE(NULL, p);
+	if (!cow_may_change())
+		SKIP(return, "poisoning a page " COW_NEEDS);
 	/* The guard page cannot be poisoned, and that is the only reason. */
 	errno = 0;
 	madvise(p - ps, ps, MADV_HWPOISON);
@@ -1565,7 +1567,8 @@ static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 
 	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
 		SKIP(return NULL, "no cgroup2 in " CGROUP_ROOT);
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+	if (!cow_may_change() ||
+	    cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
 		SKIP(return NULL, "no memory controller, or not root");
 	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);

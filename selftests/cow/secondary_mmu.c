@@ -101,7 +101,7 @@ FIXTURE_VARIANT(secondary_mmu)
 	bool folios;
 };
 
-FIXTURE_VARIANT_ADD(secondary_mmu, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(secondary_mmu, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(secondary_mmu, adaptive) { .ahead = COW_ADAPTIVE };
@@ -116,7 +116,8 @@ FIXTURE_SETUP(secondary_mmu)
 	unsigned int page;
 	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead, 0);
+	reason = cow_setup(&self->saved, variant->ahead,
+			   COW_ANY_KERNEL);
 	if (!reason && variant->folios)
 		reason = cow_allow_folios(&self->undo);
 	if (reason) {
@@ -146,7 +147,7 @@ FIXTURE_SETUP(secondary_mmu)
 	memset(m->buf, 0, PAGES * m->ps);
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, OLD);
-	ASSERT_EQ(cow_stats_read(&m->before), 0);
+	ASSERT_EQ(cow_count(&m->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(secondary_mmu)
@@ -245,7 +246,7 @@ static unsigned long long copied_ahead(const struct cow_stats *before)
 {
 	struct cow_stats now, delta;
 
-	if (cow_stats_read(&now))
+	if (cow_count(&now))
 		return 0;
 	cow_stats_delta(&delta, before, &now);
 	return delta.v[COW_SUCCESS];
@@ -418,8 +419,8 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 	/* The stack that it takes is shared as well; this page is not looked at. */
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->buf, m->buf + m->ps,
 			     1), 0);
-	ASSERT_EQ(cow_stats_read(&m->before), 0);
-	ASSERT_EQ(cow_stats_read(&m->before), 0);
+	ASSERT_EQ(cow_count(&m->before), 0);
+	ASSERT_EQ(cow_count(&m->before), 0);
 	for (page = 0; page < PAGES; page += GROUP) {
 		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE,
 				     m->area + page * m->ps,

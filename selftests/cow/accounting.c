@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copies are accounted for: a page that a write fault has replaced, or copied and thrown
+ * away because another thread was faster, is free again; a copy is charged to the memory
+ * cgroup of the process that writes, and it replaces a page in RSS. True on any kernel.
+ *
+ * Everything is measured in cgroups of the test's own, over thousands of faults, so that
+ * one page for each fault is far above what per-CPU batches hide, whatever else runs.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		1024	/* pages */
+#define ROUNDS		8
+#define FAULTS		(NR * ROUNDS)
+#define WRITERS		4	/* threads that write to the same pages */
+#define TAG		17
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+
+/* What the kernel's batches of charges may hide, and the memory of a process */
+#define SLACK		(FAULTS / 8)
+
+static size_t ps;
+
+FIXTURE(accounting)
+{
+	struct cow_settings saved;
+	char cgroup[2][64];
+};
+
+FIXTURE_VARIANT(accounting)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(accounting, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(accounting, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(accounting, adaptive) { .ahead = COW_ADAPTIVE };
+
+/* NULL, or why there is none */
+static const char *make_cgroup(char *dir, size_t size, int i)
+{
+	char path[64];
+
+	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
+		return "no cgroup2 in " CGROUP_ROOT;
+	if (!cow_may_change())
+		return "a memory cgroup " COW_NEEDS;
+	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		return "no memory controller in " CGROUP_ROOT ", or not root";
+	snprintf(path, sizeof(path), CGROUP_ROOT "/cow_accounting_%d_%d",
+		 getpid(), i);
+	if (mkdir(path, 0755))
+		return "cannot make a cgroup";
+	snprintf(dir, size, "%s", path);
+	return NULL;
+}
+
+static int enter(const char *cgroup)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup);
+	return cow_write_file(path, "0");
+}
+
+/* Pages that are charged to it; negative: an error */
+static long charged(const char *cgroup)
+{
+	char path[96];
+	long bytes;
+	int ret;
+
+	snprintf(path, sizeof(path), "%s/memory.current", cgroup);
+	ret = cow_read_long(path, &bytes);
+	return ret ? ret : bytes / (long)ps;
+}
+
+FIXTURE_SETUP(accounting)
+{
+	const char *reason;
+	int i;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	for (i = 0; i < 2 && !reason; i++)
+		reason = make_cgroup(self->cgroup[i], sizeof(self->cgroup[i]), i);
+	if (reason) {
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+}
+
+FIXTURE_TEARDOWN_PARENT(accounting)
+{
+	char path[96];
+	int i, k;
+
+	for (i = 0; i < 2; i++) {
+		if (!self->cgroup[i][0])
+			continue;
+		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup[i]);
+		cow_write_file(path, "1");
+		for (k = 0; k < 1000 && rmdir(self->cgroup[i]); k++)
+			usleep(1000);
+	}
+	cow_restore(&self->saved);
+}
+
+/* What the process in the cgroup does with NR pages that it shares with a child */
+typedef int (*write_fn)(char *area);
+
+static int write_alone(char *area)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		cow_touch(area + i * ps, 'w');
+	return 0;
+}
+
+static void *write_same(void *arg)
+{
+	char *area = arg;
+	int i;
+
+	for (i = 0; i < NR; i++)
+		cow_touch(area + i * ps, 'w');
+	return NULL;
+}
+
+/* All threads write to each page, as many as possible at the same time. */
+static int write_together(char *area)
+{
+	pthread_t thread[WRITERS];
+	int i;
+
+	for (i = 0; i < WRITERS; i++)
+		if (pthread_create(&thread[i], NULL, write_same, area))
+			return -EAGAIN;
+	for (i = 0; i < WRITERS; i++)
+		pthread_join(thread[i], NULL);
+	return 0;
+}
+
+struct work {
+	const char *cgroup;
+	write_fn write;
+};
+
+static int in_cgroup(struct cow_child *self, void *arg)
+{
+	const struct work *work = arg;
+	struct cow_child c;
+	char *area;
+	int i;
+
+	(void)self;
+	if (enter(work->cgroup))
+		return 1;
+	for (i = 0; i < ROUNDS; i++) {
+		area = cow_map(NR * ps, 0);
+		if (!area)
+			return 2;
+		cow_fill(area, NR * ps, TAG);
+		if (cow_child_idle(&c))
+			return 3;
+		if (work->write(area) || cow_child_end(&c))
+			return 4;
+		cow_unmap(area, NR * ps);
+	}
+	return 0;
+}
+
+/* After the last process has left a cgroup, its pages are free, but for a batch. */
+static void expect_nothing_left(struct __test_metadata *_metadata,
+				const char *cgroup, write_fn write)
+{
+	struct work work = { .cgroup = cgroup, .write = write };
+	struct cow_child c;
+	long left;
+
+	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, &work));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	left = charged(cgroup);
+	EXPECT_LE(0, left);
+	EXPECT_GT(SLACK, left)
+		TH_LOG("%ld pages are still charged after %d faults", left,
+		       FAULTS);
+}
+
+TEST_F_TIMEOUT(accounting, nothing_leaks, TEST_TIMEOUT)
+{
+	expect_nothing_left(_metadata, self->cgroup[0], write_alone);
+}
+
+TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
+{
+	expect_nothing_left(_metadata, self->cgroup[0], write_together);
+}
+
+struct charge {
+	const char *owner, *writer;
+	long owner_before, owner_after, writer_before, writer_after;
+	long rss_before, rss_after;
+	char *area;
+};
+
+/* Pages; what is counted, not what the page tables hold */
+static long rss(void)
+{
+	long kb = cow_file_key("/proc/self/status", "RssAnon");
+
+	return kb < 0 ? kb : kb * 1024 / (long)ps;
+}
+
+static int writes_elsewhere(struct cow_child *self, void *arg)
+{
+	struct charge *charge = arg;
+	int i;
+
+	(void)self;
+	if (enter(charge->writer))
+		return 1;
+	charge->owner_before = charged(charge->owner);
+	charge->writer_before = charged(charge->writer);
+	charge->rss_before = rss();
+	for (i = 0; i < FAULTS; i++)
+		cow_touch(charge->area + i * ps, 'w');
+	charge->rss_after = rss();
+	charge->owner_after = charged(charge->owner);
+	charge->writer_after = charged(charge->writer);
+	return 0;
+}
+
+static int owns(struct cow_child *self, void *arg)
+{
+	struct charge *charge = arg;
+	struct cow_child c;
+
+	(void)self;
+	if (enter(charge->owner))
+		return 1;
+	charge->area = cow_map(FAULTS * ps, 0);
+	if (!charge->area)
+		return 2;
+	cow_fill(charge->area, FAULTS * ps, TAG);
+	if (cow_child_fork(&c, writes_elsewhere, charge))
+		return 3;
+	if (cow_child_wait(&c))
+		return 4;
+	return cow_check(charge->area, FAULTS * ps, TAG) == -1 ? 0 : 5;
+}
+
+/* The one that writes pays for the copies, with cgroup and RSS. */
+TEST_F_TIMEOUT(accounting, charged_to_the_writer, TEST_TIMEOUT)
+{
+	struct charge *charge;
+	struct cow_child c;
+
+	charge = mmap(NULL, sizeof(*charge), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, charge);
+	charge->owner = self->cgroup[0];
+	charge->writer = self->cgroup[1];
+	ASSERT_EQ(0, cow_child_fork(&c, owns, charge));
+	ASSERT_EQ(0, cow_child_wait(&c));
+
+	ASSERT_LE(FAULTS, charge->owner_before);
+	EXPECT_GT(SLACK, charge->owner_after - charge->owner_before);
+	EXPECT_GT(SLACK, charge->owner_before - charge->owner_after);
+	EXPECT_LT(FAULTS - SLACK, charge->writer_after - charge->writer_before);
+	EXPECT_GT(FAULTS + SLACK, charge->writer_after - charge->writer_before);
+	/* A page for a page */
+	ASSERT_LE(FAULTS - SLACK, charge->rss_before);
+	EXPECT_GT(SLACK, charge->rss_after - charge->rss_before);
+	EXPECT_GT(SLACK, charge->rss_before - charge->rss_after);
+}
+
+TEST_HARNESS_MAIN
