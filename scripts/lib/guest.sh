@@ -87,6 +87,14 @@ QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
 # What a command adds to QEMU's arguments.
 QEMU_EXTRA=()
 
+# image_accelerator: a distribution's kernel patches its code all the time, which TCG
+# only survives with one thread for all CPUs (see emulator_slipped)
+image_accelerator()
+{
+	[ -z "$IMAGE" ] || ! accelerator | grep -q tcg || { echo tcg,thread=single; return; }
+	accelerator
+}
+
 # guest_machine: sets MACHINE, QEMU's arguments for the CPUs. With ICOUNT set, the
 # guest's clock counts instructions: one is one nanosecond, and two runs agree.
 guest_machine()
@@ -96,7 +104,7 @@ guest_machine()
 			-accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
 		return
 	fi
-	MACHINE=(-smp '2,sockets=2' -accel "$(accelerator)")
+	MACHINE=(-smp '2,sockets=2' -accel "$(image_accelerator)")
 	case "$ARCH-$(accelerator)" in
 	# with memory for tags; pauth-impdef: signed pointers without a cipher
 	arm64-*) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;

@@ -146,3 +146,14 @@ test_images()
 	refused_with "is for arm64, not for --arch x86_64" kselftest --arch x86_64 --image "$SCRATCH/Image" &&
 	refused_with "without --unpatched" kselftest --unpatched --image linux-image-cloud-amd64
 }
+
+# A plain test that skips is known, for that machine, or complained about.
+test_plain_skips()
+{
+	local results
+	results=$(printf 'skip\t%s\twhy\n' mte_tags:mte_tags.plain.reused kvm_mmu:kvm_mmu.plain.x child_exit:child_exit.plain.exited \
+		child_exit:child_exit.adaptive.exited
+		printf 'pass\tfork_isolation:fork_isolation.plain.runs\t\n')
+	want_same "$(unknown_skips x86_64 <<< "$results" | cut -f1 | paste -sd,)" "kvm_mmu:kvm_mmu.plain.x,child_exit:child_exit.plain.exited" &&
+	want_same "$(unknown_skips um <<< "$results" | cut -f1 | paste -sd,)" "child_exit:child_exit.plain.exited"
+}
