@@ -1,0 +1,815 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * KUnit tests of copy-on-write faults that choose the pages by what was written
+ * around them: windows below and on both sides, allocation in bulk, and pages
+ * that are made writable without a copy.
+ */
+#include <linux/mman.h>
+#include <linux/sched.h>
+#include <linux/swap.h>
+
+#include "../internal.h"
+#include "cow_kunit.h"
+
+KUNIT_ARRAY_PARAM_DESC(odd, cowt_odd_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(flags, cowt_flags_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(refused, cowt_refused_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(race, cowt_race_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(policy, cowt_policy_cases, desc);
+
+/*
+ * The window is chosen by what was written. The region is one block; what is
+ * expected is what cow_policy() says, which has tests of its own.
+ */
+
+/*
+ * Three pages at odd distances, without which a fault looks no further, and one
+ * of them is at distance 5. The distance is that of the page numbers by XOR.
+ */
+#define NEAR_50		(BIT_ULL(55) | BIT_ULL(59) | BIT_ULL(63))
+#define NEAR_63		(BIT_ULL(58) | BIT_ULL(54) | BIT_ULL(50))
+/* Two of three pages from 0 to @last, as the tests of cow_policy() have it. */
+#define PAIRS(last)		(0xb6db6db6db6db6dbULL & PAGES(0, last))
+
+/* As a program writes: a fault where there has to be one. */
+static unsigned int write_page(struct kunit *test, unsigned int i)
+{
+	if (pte_write(cowt_read_pte(test, current->mm, cowt_page_addr(test, i)))) {
+		cowt_change_pte(test, i, cowt_pte_hw_written);
+		return 0;
+	}
+	cowt_write_fault(test, i);
+	return 1;
+}
+
+/**
+ * struct adaptive_case - what was written, and what a fault copies
+ * @desc: in words
+ * @pos: the fault
+ * @demand: pages that faults have copied
+ * @used: pages that were copied ahead and written to
+ * @unused: pages that were copied ahead
+ * @hole: pages that nobody has
+ * @set: flags of the VMA
+ * @max: vm.cow_precopy_max; 0 for the default
+ * @soft_dirty: works only where faults on demand are told from others
+ * @want: the pages that are copied ahead
+ * @want_no_hw: the same, where hardware does not note writes
+ * @why: why pages are left out
+ * @skipped: how many
+ */
+struct adaptive_case {
+	const char *desc;
+	unsigned int pos;
+	u64 demand;
+	u64 used;
+	u64 unused;
+	u64 hole;
+	vm_flags_t set;
+	unsigned int max;
+	bool soft_dirty;
+	u64 want;
+	u64 want_no_hw;
+	enum cow_skip why;
+	unsigned int skipped;
+};
+
+static const struct adaptive_case adaptive_cases[] = {
+	{ .desc = "lone write", .pos = 20 },
+	{ .desc = "lone write, first page of the block", .pos = 0 },
+	{ .desc = "lone write, last page of the block", .pos = 63 },
+	{ .desc = "page 15 of the block", .pos = 15 },
+	{ .desc = "page 16 of the block", .pos = 16 },
+	{ .desc = "a page below is written", .pos = 20, .demand = BIT_ULL(19) },
+	{ .desc = "a page above is written", .pos = 20, .demand = BIT_ULL(21) },
+	{ .desc = "one on each side", .pos = 20, .demand = BIT_ULL(19) | BIT_ULL(21) },
+	{ .desc = "every second page", .pos = 32, .demand = 0x5555555455555555ULL },
+	{
+		.desc = "2 pages below",
+		.pos = 20, .demand = PAGES(18, 19),
+		.want = BIT_ULL(21), .want_no_hw = BIT_ULL(21),
+	}, {
+		.desc = "2 pages above",
+		.pos = 20, .demand = PAGES(21, 22),
+		.want = BIT_ULL(19), .want_no_hw = BIT_ULL(19),
+	}, {
+		.desc = "2 pages below, end of the aligned pages",
+		.pos = 31, .demand = PAGES(29, 30),
+	}, {
+		.desc = "2 pages above, start of the aligned pages",
+		.pos = 32, .demand = PAGES(33, 34),
+	}, {
+		.desc = "28 pages below",
+		.pos = 32, .demand = PAGES(4, 31),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
+	}, {
+		.desc = "28 pages above",
+		.pos = 31, .demand = PAGES(32, 59),
+		.want = PAGES(28, 30), .want_no_hw = BIT_ULL(30),
+	}, {
+		.desc = "28 pages below that were copied ahead and used",
+		.pos = 32, .used = PAGES(4, 31),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
+	}, {
+		.desc = "28 pages below, last page of the block",
+		.pos = 63, .demand = PAGES(35, 62),
+	}, {
+		.desc = "28 pages above, first page of the block",
+		.pos = 0, .demand = PAGES(1, 28),
+	}, {
+		.desc = "28 pages below, end of the aligned pages is near",
+		.pos = 46, .demand = PAGES(18, 45),
+		.want = BIT_ULL(47), .want_no_hw = BIT_ULL(47),
+	}, {
+		.desc = "28 pages below, an unused page near",
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT_ULL(47),
+		.want = BIT_ULL(33), .want_no_hw = BIT_ULL(33),
+	}, {
+		.desc = "28 pages below, an unused page farther off",
+		.pos = 32, .demand = PAGES(4, 31), .unused = BIT_ULL(48),
+		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
+	}, {
+		.desc = "2 pages below that were copied ahead and not used",
+		.pos = 20, .unused = PAGES(18, 19),
+		.want_no_hw = BIT_ULL(21),
+	}, {
+		.desc = "nothing is mapped at the next page",
+		.pos = 32, .demand = PAGES(4, 31), .hole = BIT_ULL(33),
+		.want = PAGES(34, 35), .why = COW_SKIP_NOTPRESENT, .skipped = 1,
+	}, {
+		.desc = "at most 1",
+		.pos = 32, .demand = PAGES(4, 31), .max = 1,
+		.want = BIT_ULL(33), .want_no_hw = BIT_ULL(33),
+	}, {
+		.desc = "at most 3, aligned to 4",
+		.pos = 33, .demand = PAGES(5, 32), .max = 3,
+		.want = PAGES(34, 35), .want_no_hw = BIT_ULL(34),
+	}, {
+		.desc = "at most 31, aligned to 32",
+		.pos = 48, .demand = PAGES(0, 47), .max = 31,
+		.want = PAGES(49, 54), .want_no_hw = BIT_ULL(49),
+	}, {
+		.desc = "at most 31, backward",
+		.pos = 15, .demand = PAGES(16, 63), .max = 31,
+		.want = PAGES(9, 14), .want_no_hw = BIT_ULL(14),
+	}, {
+		.desc = "MADV_RANDOM",
+		.pos = 32, .demand = PAGES(4, 31), .set = VM_RAND_READ,
+		.why = COW_SKIP_MADVISE, .skipped = 1,
+	}, {
+		.desc = "MADV_RANDOM, lone write",
+		.pos = 20, .set = VM_RAND_READ,
+	}, {
+		.desc = "MADV_SEQUENTIAL",
+		.pos = 20, .set = VM_SEQ_READ,
+		.want = PAGES(21, 31), .want_no_hw = PAGES(21, 31),
+	}, {
+		.desc = "MADV_SEQUENTIAL, first of the aligned pages",
+		.pos = 32, .set = VM_SEQ_READ,
+		.want = PAGES(33, 47), .want_no_hw = PAGES(33, 47),
+	}, {
+		.desc = "MADV_SEQUENTIAL, last of the aligned pages",
+		.pos = 31, .set = VM_SEQ_READ,
+	}, {
+		.desc = "MADV_SEQUENTIAL, at most 31",
+		.pos = 0, .set = VM_SEQ_READ, .max = 31,
+		.want = PAGES(1, 31), .want_no_hw = PAGES(1, 31),
+	}, {
+		.desc = "MADV_SEQUENTIAL, at most 2",
+		.pos = 0, .set = VM_SEQ_READ, .max = 2,
+		.want = PAGES(1, 2), .want_no_hw = PAGES(1, 2),
+	}, {
+		.desc = "MADV_SEQUENTIAL, next page written",
+		.pos = 20, .demand = BIT_ULL(21), .set = VM_SEQ_READ,
+		.want = PAGES(22, 31), .want_no_hw = PAGES(22, 31),
+	}, {
+		.desc = "19 pages demanded",
+		.pos = 50, .demand = PAIRS(21) | NEAR_50, .soft_dirty = true,
+	}, {
+		.desc = "20 pages demanded: on both sides",
+		.pos = 50, .demand = PAIRS(23) | NEAR_50, .soft_dirty = true,
+		.want = PAGES(42, 49) | (PAGES(51, 58) & ~NEAR_50),
+	}, {
+		.desc = "20 pages demanded, last page of the block",
+		.pos = 63, .demand = PAIRS(23) | NEAR_63, .soft_dirty = true,
+		.want = PAGES(45, 62) & ~NEAR_63,
+	}, {
+		.desc = "20 pages written, 18 of them demanded",
+		.pos = 50, .demand = PAIRS(19) | NEAR_50, .used = PAGES(27, 28),
+		.soft_dirty = true,
+	}, {
+		.desc = "20 pages demanded, as many unused",
+		.pos = 40, .demand = PAIRS(25) | BIT_ULL(37), .unused = PAGES(44, 63),
+		.soft_dirty = true,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(adaptive, adaptive_cases, desc);
+
+static void set_up_case(struct kunit *test, const struct adaptive_case *c, bool hw_dirty)
+{
+	cowt_set_adaptive(test, c->max ?: COW_PRECOPY_MAX_DEFAULT, hw_dirty);
+	cowt_populate(test, ALL_PAGES & ~c->hole);
+	cowt_share(test);
+	cowt_demand(test, c->demand);
+	cowt_copied_ahead(test, c->used, true);
+	cowt_copied_ahead(test, c->unused, false);
+	cowt_change_vma_flags(test, c->set, 0);
+	cowt_note(test);
+}
+
+static void test_adaptive(struct kunit *test, bool hw_dirty)
+{
+	const struct adaptive_case *c = test->param_value;
+	u64 want = hw_dirty ? c->want : c->want_no_hw;
+	unsigned int skipped = c->skipped;
+
+	if (c->soft_dirty)
+		cowt_skip_without_demand(test);
+	set_up_case(test, c, hw_dirty);
+	cowt_write_fault(test, c->pos);
+	cowt_expect_clean(test, want, hw_dirty);
+	cowt_expect_region(test, want | BIT_ULL(c->pos));
+	cowt_expect_counts(test, hweight64(want), skipped ? c->why : COW_SKIP_NONE,
+			   skipped);
+	cowt_expect_anon_mapped(test, 1 + hweight64(want));
+	cowt_change_vma_flags(test, 0, c->set);
+}
+
+static void chooses(struct kunit *test)
+{
+	test_adaptive(test, true);
+}
+
+static void chooses_no_hw_dirty(struct kunit *test)
+{
+	test_adaptive(test, false);
+}
+
+struct walk_case {
+	const char *desc;
+	bool backward;
+	bool hw_dirty;
+	unsigned int faults;
+};
+
+static const struct walk_case walk_cases[] = {
+	{ "forward", false, true, 20 },
+	{ "backward", true, true, 20 },
+	{ "forward, no dirty bits", false, false, 33 },
+	{ "backward, no dirty bits", true, false, 33 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(walk, walk_cases, desc);
+
+static void adaptive_walk(struct kunit *test)
+{
+	const struct walk_case *c = test->param_value;
+	unsigned int i, faults = 0;
+
+	cowt_set_adaptive(test, COW_PRECOPY_MAX_DEFAULT, c->hw_dirty);
+	cowt_share_pages(test, ALL_PAGES);
+	for (i = 0; i < NR_PAGES; i++)
+		faults += write_page(test, c->backward ? NR_PAGES - 1 - i : i);
+	KUNIT_EXPECT_EQ(test, faults, c->faults);
+	cowt_expect_region(test, ALL_PAGES);
+	cowt_expect_counts(test, NR_PAGES - c->faults, COW_SKIP_NONE, 0);
+	cowt_expect_anon_mapped(test, NR_PAGES);
+}
+
+/* The sysctl and the VMA say no, or it is not a plain write. */
+static void adaptive_switched_off(struct kunit *test)
+{
+	cowt_set_adaptive(test, WINDOW, true);
+	static_branch_disable(&cow_precopy_key);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, PAGES(4, 31));
+	cowt_note(test);
+	cowt_write_fault(test, 32);
+	cowt_expect_region(test, BIT_ULL(32));
+	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static void adaptive_vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, PAGES(4, 31));
+	cowt_note(test);
+	cowt_change_vma_flags(test, c->set, c->clear);
+	cowt_write_fault(test, 32);
+	cowt_expect_region(test, BIT_ULL(32));
+	cowt_expect_counts(test, 0, c->why, 1);
+	cowt_change_vma_flags(test, c->clear, c->set);
+}
+
+static void adaptive_no_plain_write(struct kunit *test)
+{
+	const struct flags_case *c = test->param_value;
+	unsigned int i;
+
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, PAGES(4, 31));
+	cowt_note(test);
+	cowt_fault(test, 32, c->flags);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != 32)
+			cowt_expect_unchanged(test, i);
+	}
+	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/*
+ * Windows below the fault, and on both sides: bounds, races, memory
+ */
+
+/* The VMA begins, or ends, in the middle of the window. */
+struct edge_case {
+	const char *desc;
+	unsigned int pos;
+	u64 demand;
+	unsigned int cut;
+	bool above;
+	u64 want;
+};
+
+static const struct edge_case edge_cases[] = {
+	{ "ends behind the fault", 33, PAGES(5, 32), 34, true, 0 },
+	{ "ends a page later", 33, PAGES(5, 32), 35, true, BIT_ULL(34) },
+	{ "ends two pages later", 33, PAGES(5, 32), 36, true, PAGES(34, 35) },
+	{ "starts with the fault", 30, PAGES(31, 58), 30, false, 0 },
+	{ "starts a page earlier", 30, PAGES(31, 58), 29, false, BIT_ULL(29) },
+	{ "starts two pages earlier", 30, PAGES(31, 58), 28, false, PAGES(28, 29) },
+};
+
+KUNIT_ARRAY_PARAM_DESC(edge, edge_cases, desc);
+
+/* Behind the edge is another VMA, whose pages are shared, too. */
+static void adaptive_vma_edge(struct kunit *test)
+{
+	const struct edge_case *c = test->param_value;
+	struct fixture *f = test->priv;
+	unsigned long edge = cowt_page_addr(test, c->cut);
+
+	/* Before the first page is touched: one region, two VMAs. */
+	if (c->above)
+		cowt_map_fixed(test, edge, f->end - edge, MAP_NORESERVE);
+	else
+		cowt_map_fixed(test, f->base, edge - f->base, MAP_NORESERVE);
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, c->demand);
+	cowt_note(test);
+	cowt_write_fault(test, c->pos);
+	cowt_expect_clean(test, c->want, true);
+	cowt_expect_region(test, c->want | BIT_ULL(c->pos));
+	cowt_expect_counts(test, hweight64(c->want), COW_SKIP_NONE, 0);
+}
+
+/* Around the fault are those of the tests of races, ODD in their middle. */
+#define BELOW_FAULT	(ODD + 2)
+#define BELOW		PAGES(ODD - 1, ODD + 1)
+#define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 27)
+/* Written near the fault, or it would not look any further: 3 at odd distances. */
+#define AROUND_FAULT	(ODD + 1)
+#define AROUND_NEAR	(BIT_ULL(38) | BIT_ULL(42) | BIT_ULL(46))
+#define AROUND_DEMAND	(PAIRS(23) | AROUND_NEAR)
+#define AROUND		(PAGES(27, 44) & ~(BIT_ULL(AROUND_FAULT) | AROUND_NEAR))
+
+static void share_for_window(struct kunit *test, u64 pages)
+{
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, pages);
+	cowt_note(test);
+}
+
+static void test_race(struct kunit *test, u64 written, unsigned int at,
+		      u64 window)
+{
+	const struct race_case *c = test->param_value;
+	struct fixture *f = test->priv;
+	unsigned int nr = hweight64(window);
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	share_for_window(test, written);
+	cowt_start_race(test, c->race);
+	cowt_write_fault(test, at);
+	KUNIT_EXPECT_TRUE(test, f->raced);
+	cowt_expect_copies(test, nr, nr - 1);
+	cowt_expect_clean(test, window, true);
+	cowt_expect_region(test, (window | BIT_ULL(at)) & ~BIT_ULL(ODD));
+	cowt_expect_counts(test, nr - 1, COW_SKIP_RACE, 1);
+	if (c->undo)
+		c->undo(test);
+}
+
+static void race_below(struct kunit *test)
+{
+	test_race(test, BELOW_DEMAND, BELOW_FAULT, BELOW);
+}
+
+static void race_around(struct kunit *test)
+{
+	cowt_skip_without_demand(test);
+	test_race(test, AROUND_DEMAND, AROUND_FAULT, AROUND);
+}
+
+static void notifier_range_below(struct kunit *test)
+{
+	share_for_window(test, BELOW_DEMAND);
+	cowt_watch_fault(test, BELOW_FAULT, ODD - 1, BELOW_FAULT, BELOW | BIT_ULL(BELOW_FAULT));
+}
+
+/* What is left out below the fault is not announced. */
+static void notifier_range_below_is_no_wider(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	cowt_unmap_page_of(test, f->parent.mm, ODD - 1);
+	cowt_note(test);
+	cowt_watch_fault(test, BELOW_FAULT, ODD, BELOW_FAULT, PAGES(ODD, BELOW_FAULT));
+}
+
+static void notifier_range_around(struct kunit *test)
+{
+	cowt_skip_without_demand(test);
+	share_for_window(test, AROUND_DEMAND);
+	cowt_watch_fault(test, AROUND_FAULT, 27, 44, AROUND | BIT_ULL(AROUND_FAULT));
+}
+
+/* As many pages as f->nr_bulk says; the others are asked for one by one. */
+static unsigned int bulk_stub(struct vm_area_struct *vma, unsigned int nr,
+			      struct page **pages)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+	unsigned int i;
+
+	for (i = 0; i < min(nr, f->nr_bulk); i++) {
+		struct folio *copy = cowt_alloc_stub(vma, 0);
+
+		if (!copy)
+			break;
+		pages[i] = folio_page(copy, 0);
+	}
+	return i;
+}
+
+struct bulk_case {
+	const char *desc;
+	unsigned int bulk;
+	bool no_more;
+	unsigned int made;
+	u64 want;
+};
+
+/* The window is BELOW. */
+static const struct bulk_case bulk_cases[] = {
+	{ "none at once", 0, false, 3, BELOW },
+	{ "one at once", 1, false, 3, BELOW },
+	{ "all but one at once", 2, false, 3, BELOW },
+	{ "all at once", 3, false, 3, BELOW },
+	{ "none at all", 0, true, 0, 0 },
+	{ "one", 1, true, 1, BIT_ULL(ODD - 1) },
+	{ "all but one", 2, true, 2, BIT_ULL(ODD - 1) | BIT_ULL(ODD) },
+	{ "all at once, and no more", 3, true, 3, BELOW },
+};
+
+KUNIT_ARRAY_PARAM_DESC(bulk, bulk_cases, desc);
+
+/* A page that is asked for alone is for the right address. */
+static struct folio *alloc_at_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
+
+	KUNIT_EXPECT_EQ(test, addr, cowt_page_addr(test, ODD - 1 + f->nr_copies));
+	return cowt_alloc_stub(vma, addr);
+}
+
+static struct folio *none_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	return NULL;
+}
+
+static void bulk_allocation(struct kunit *test)
+{
+	const struct bulk_case *c = test->param_value;
+	unsigned int nr = hweight64(c->want);
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	f->nr_bulk = c->bulk;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, bulk_stub);
+	if (c->no_more)
+		kunit_activate_static_stub(test, cow_precopy_alloc, none_stub);
+	else
+		kunit_activate_static_stub(test, cow_precopy_alloc, alloc_at_stub);
+	cowt_write_fault(test, BELOW_FAULT);
+	cowt_expect_copies(test, c->made, nr);
+	cowt_expect_clean(test, c->want, true);
+	cowt_expect_region(test, c->want | BIT_ULL(BELOW_FAULT));
+	if (nr < 3)
+		cowt_expect_counts(test, nr, COW_SKIP_NOMEM, 1);
+	else
+		cowt_expect_counts(test, nr, COW_SKIP_NONE, 0);
+	cowt_expect_anon_mapped(test, nr + 1);
+}
+
+/* Each page may have to be on another node, so nothing is allocated at once. */
+static void bulk_memory_policy(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+	struct page *pages[3] = {};
+	unsigned int nr;
+
+	cowt_set_policy(test, true);
+	nr = cow_precopy_alloc_bulk(vma, ARRAY_SIZE(pages), pages);
+	cowt_set_policy(test, false);
+	KUNIT_EXPECT_EQ(test, nr, 0);
+	while (nr--)
+		put_page(pages[nr]);
+}
+
+/* All are charged at once, and none is mapped. */
+static void adaptive_charge_fails(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	f->nr_bulk = 3;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_charge, cowt_no_charge_stub);
+	cowt_write_fault(test, BELOW_FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
+	cowt_expect_copies(test, 3, 0);
+	cowt_expect_region(test, BIT_ULL(BELOW_FAULT));
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+	cowt_expect_anon_mapped(test, 1);
+}
+
+/*
+ * Reuse ahead. Of the run below the fault, 8 pages are written if it makes its
+ * page writable, for 4 pages ahead; 32 if it copies, for as many.
+ */
+
+#define REUSE_WINDOW	PAGES(FAULT + 1, FAULT + 4)
+
+static u64 reuse_run(bool copies)
+{
+	return copies ? PAGES(0, 31) : PAGES(24, 31);
+}
+
+/* What is not reused must not say that it is the parent's alone. */
+static void expect_not_exclusive(struct kunit *test, u64 pages)
+{
+	unsigned int i;
+
+	for (i = 0; i < NR_PAGES; i++) {
+		struct page *page = has_page(pages, i) ? cowt_read_page(test, current->mm, i) : NULL;
+
+		if (page)
+			KUNIT_EXPECT_FALSE_MSG(test, PageAnonExclusive(page),
+					       "page %u is exclusive", i);
+	}
+}
+
+static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
+{
+	const struct odd_case *c = test->param_value;
+	bool left_out = c->reuse != COW_SKIP_NONE;
+	u64 reused = REUSE_WINDOW, copied = 0;
+	struct fixture *f = test->priv;
+	unsigned int ahead;
+	struct page *odd;
+	bool exclusive;
+
+	if (left_out || c->shared)
+		reused &= ~BIT_ULL(ODD);
+	cowt_set_adaptive(test, WINDOW, hw_dirty);
+	cowt_share_odd(test, reuse_run(copies),
+		       copies ? REUSE_WINDOW : REUSE_WINDOW | BIT_ULL(FAULT));
+	odd = f->parent.pages[ODD].page;
+	ahead = hweight64(reused);
+
+	exclusive = odd && PageAnonExclusive(odd);
+	cowt_write_fault(test, FAULT);
+	if (copies)
+		copied = BIT_ULL(FAULT);
+	else
+		reused |= BIT_ULL(FAULT);
+	/* It does not matter what was meant to be copied. */
+	if (copies && c->shared)
+		copied |= BIT_ULL(ODD);
+	cowt_expect_clean(test, REUSE_WINDOW, hw_dirty);
+	if (c->dirty)
+		f->clean &= ~BIT_ULL(ODD);
+	cowt_expect_region_reused(test, copied, reused);
+	/* Nobody has taken a fault for it. */
+	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && (reused & BIT_ULL(ODD)) && hw_dirty)
+		KUNIT_EXPECT_FALSE(test, pte_soft_dirty(cowt_read_pte(test, current->mm,
+								      cowt_page_addr(test, ODD))));
+	if (!exclusive && !((copied | reused) & BIT_ULL(ODD)))
+		expect_not_exclusive(test, BIT_ULL(ODD));
+	if (!copies)
+		cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+	else
+		cowt_expect_counts(test, c->shared, c->reuse, left_out);
+	cowt_expect_reuses(test, ahead, !copies);
+	cowt_expect_anon_mapped(test, hweight64(copied));
+	cowt_undo_odd(test);
+}
+
+/* The faulting page is no longer shared, either. */
+static void reuse_ahead(struct kunit *test)
+{
+	test_reuse(test, true, false);
+}
+
+static void reuse_ahead_no_hw_dirty(struct kunit *test)
+{
+	test_reuse(test, false, false);
+}
+
+/* The faulting page is copied. */
+static void reuse_in_window(struct kunit *test)
+{
+	test_reuse(test, true, true);
+}
+
+/* Nothing but the faulting page is made writable. */
+static void expect_reuse_alone(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	f->clean = 0;
+	cowt_expect_region_reused(test, 0, BIT_ULL(FAULT));
+	expect_not_exclusive(test, REUSE_WINDOW);
+	cowt_expect_reuses(test, 0, true);
+	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static void reuse_share(struct kunit *test)
+{
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, reuse_run(false));
+	cowt_take_from_child(test, REUSE_WINDOW | BIT_ULL(FAULT));
+	cowt_note(test);
+}
+
+static void reuse_vma_refuses(struct kunit *test)
+{
+	const struct refused_case *c = test->param_value;
+
+	if (!c->needs)
+		kunit_skip(test, "not in this configuration");
+	reuse_share(test);
+	cowt_change_vma_flags(test, c->set, c->clear);
+	cowt_write_fault(test, FAULT);
+	expect_reuse_alone(test);
+	cowt_change_vma_flags(test, c->clear, c->set);
+}
+
+/* A debugger writes where the program may not. */
+static void reuse_vma_read_only(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	reuse_share(test);
+	cowt_change_vma_flags(test, 0, VM_WRITE);
+	cowt_write_fault(test, FAULT);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != FAULT)
+			cowt_expect_less(test, &f->parent, i, 0, 0);
+	}
+	expect_not_exclusive(test, REUSE_WINDOW);
+	cowt_expect_reuses(test, 0, true);
+	cowt_change_vma_flags(test, VM_WRITE, 0);
+}
+
+static void reuse_fixed_window(struct kunit *test)
+{
+	reuse_share(test);
+	cowt_set_window(WINDOW);
+	cowt_write_fault(test, FAULT);
+	expect_reuse_alone(test);
+}
+
+static void reuse_switched_off(struct kunit *test)
+{
+	reuse_share(test);
+	static_branch_disable(&cow_precopy_key);
+	cowt_write_fault(test, FAULT);
+	expect_reuse_alone(test);
+}
+
+/* No run, no reuse. */
+static void reuse_lone_write(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	cowt_set_adaptive(test, WINDOW, true);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	for (i = 0; i < NR_PAGES; i++)
+		cowt_unmap_page_of(test, f->child.mm, i);
+	cowt_note(test);
+	cowt_write_fault(test, FAULT);
+	expect_reuse_alone(test);
+}
+
+static void reuse_no_plain_write(struct kunit *test)
+{
+	const struct flags_case *c = test->param_value;
+	unsigned int i;
+
+	reuse_share(test);
+	cowt_fault(test, FAULT, c->flags);
+	lru_add_drain_all();
+	for (i = 0; i < NR_PAGES; i++) {
+		if (i != FAULT)
+			cowt_expect_unchanged(test, i);
+	}
+	expect_not_exclusive(test, REUSE_WINDOW);
+	cowt_expect_reuses(test, 0, c->write);
+	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+/* Downward, too; and a large number of pages at once. */
+static void reuse_backward(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	cowt_set_adaptive(test, WINDOW, false);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, PAGES(32, 63));
+	for (i = 0; i < 32; i++)
+		cowt_unmap_page_of(test, f->child.mm, i);
+	cowt_note(test);
+	cowt_write_fault(test, 31);
+	cowt_expect_region_reused(test, 0, PAGES(0, 31));
+	cowt_expect_reuses(test, 31, true);
+	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
+}
+
+static struct kunit_case cow_adaptive_cases[] = {
+	KUNIT_CASE_PARAM(chooses, adaptive_gen_params),
+	KUNIT_CASE_PARAM(chooses_no_hw_dirty, adaptive_gen_params),
+	KUNIT_CASE_PARAM(adaptive_walk, walk_gen_params),
+	KUNIT_CASE(adaptive_switched_off),
+	KUNIT_CASE_PARAM(adaptive_vma_refuses, refused_gen_params),
+	KUNIT_CASE_PARAM(adaptive_no_plain_write, flags_gen_params),
+	KUNIT_CASE_PARAM(adaptive_vma_edge, edge_gen_params),
+	KUNIT_CASE_PARAM(race_below, race_gen_params),
+	KUNIT_CASE_PARAM(race_around, race_gen_params),
+	KUNIT_CASE(notifier_range_below),
+	KUNIT_CASE(notifier_range_below_is_no_wider),
+	KUNIT_CASE(notifier_range_around),
+	KUNIT_CASE_PARAM(bulk_allocation, bulk_gen_params),
+	KUNIT_CASE_PARAM(bulk_memory_policy, policy_gen_params),
+	KUNIT_CASE(adaptive_charge_fails),
+	KUNIT_CASE_PARAM(reuse_ahead, odd_gen_params),
+	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
+	KUNIT_CASE_PARAM(reuse_in_window, odd_gen_params),
+	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
+	KUNIT_CASE(reuse_vma_read_only),
+	KUNIT_CASE(reuse_fixed_window),
+	KUNIT_CASE(reuse_switched_off),
+	KUNIT_CASE(reuse_lone_write),
+	KUNIT_CASE_PARAM(reuse_no_plain_write, flags_gen_params),
+	KUNIT_CASE(reuse_backward),
+	{}
+};
+
+static struct kunit_suite cow_adaptive_suite = {
+	.name = "cow_adaptive",
+	.init = cowt_init,
+	.exit = cowt_exit,
+	.suite_exit = cowt_suite_exit,
+	.test_cases = cow_adaptive_cases,
+};
+
+kunit_test_suite(cow_adaptive_suite);
+
+MODULE_DESCRIPTION("Tests of copy-on-write faults that choose what to copy ahead");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * KUnit tests of copy-on-write faults: what the suites with real faults share.
+ *
+ * A test runs in an address space of its own (the parent), whose pages are
+ * shared with a second one (the child) as fork() does it. It looks at a region
+ * of a few pages: cowt_note() records what both have mapped there, with all
+ * counts, and the expectations compare that with what they find later.
+ *
+ * - cow_kunit_mm.c: address spaces, faults, changes of PTEs and VMAs
+ * - cow_kunit_expect.c: what is recorded and expected
+ * - cow_kunit_cases.c: neighbours that differ, refusing VMAs, races, stubs
+ */
+#ifndef __MM_COW_KUNIT_H
+#define __MM_COW_KUNIT_H
+
+#include <kunit/static_stub.h>
+#include <kunit/test.h>
+#include <linux/bits.h>
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+#include <linux/vmstat.h>
+
+#include "../cow.h"
+#include "../cow_policy.h"
+
+/*
+ * Pages of the region: the fault, the largest window, and more on both sides;
+ * for most tests it is also the block that a window may be chosen from.
+ */
+#define NR_PAGES	COW_BLOCK
+/* Where most tests write, and the page in its window that is not like others. */
+#define FAULT		32
+#define ODD		(FAULT + 2)
+/* Page number of what most tests look at. */
+#define FIRST		64
+
+#define ALL_PAGES	GENMASK_ULL(NR_PAGES - 1, 0)
+/* The window of tests that need one, of whatever size. */
+#define WINDOW		15
+/* The pages that a fault at FAULT replaces if it copies @n pages ahead. */
+#define COPIED(n)	GENMASK_ULL(FAULT + (n), FAULT)
+
+/* The pages @first to @last */
+#define PAGES(first, last)	GENMASK_ULL(last, first)
+
+#define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
+
+/* Sets of pages are u64: the region has more pages than 32-bit words have bits. */
+static inline bool has_page(u64 pages, unsigned int i)
+{
+	return pages & BIT_ULL(i);
+}
+
+/**
+ * struct page_state - what one address space has at one page of the region
+ * @pte: the PTE
+ * @page: the page, NULL if there is none with a struct page to look at
+ * @mapcount: of @page's folio
+ * @refs: of @page's folio
+ */
+struct page_state {
+	pte_t pte;
+	struct page *page;
+	int mapcount;
+	int refs;
+};
+
+/**
+ * struct space - an address space
+ * @mm: it
+ * @pages: the state of the region
+ * @anon: anonymous pages that are accounted to it
+ */
+struct space {
+	struct mm_struct *mm;
+	struct page_state pages[NR_PAGES];
+	s64 anon;
+};
+
+/*
+ * The counters of mm/cow_precopy.c, which are never reset, and those of the
+ * address space that the test's thread runs in.
+ */
+struct counts {
+	unsigned long attempts;
+	unsigned long success;
+	unsigned long skips[NR_COW_SKIPS];
+	u64 mine[NR_COW_ITEMS];
+	long anon_mapped;
+	unsigned long pgreuse;
+};
+
+/**
+ * struct thp_settings - what /sys/kernel/mm/transparent_hugepage says
+ * @flags: for all sizes, TRANSPARENT_HUGEPAGE_FLAG and others
+ * @always: orders that are always used
+ * @madvise: those that are used after MADV_HUGEPAGE
+ * @inherit: those for which @flags say it
+ */
+struct thp_settings {
+	unsigned long flags;
+	unsigned long always;
+	unsigned long madvise;
+	unsigned long inherit;
+};
+
+/**
+ * struct fixture - what a test has
+ * @parent: the address space that the test's thread runs in
+ * @child: the one that shares its pages
+ * @base: start of the VMA that all tests use, and of a page table
+ * @end: its end; another VMA follows
+ * @region: address of the first page of the region
+ * @before: counters before the fault
+ * @was_on: vm.cow_precopy before the test
+ * @old_window: vm.cow_precopy_pages before the test
+ * @old_max: vm.cow_precopy_max before the test
+ * @clean: pages of the parent that are expected to be copied, but clean
+ * @large: pages of the parent that are expected to be in one large folio
+ * @split: pages of the parent that were in one, which was split
+ * @old: the large folio that the pages were in before
+ * @old_lost: how many of its pages are replaced
+ * @odd: the page at ODD, before it was replaced
+ * @race: what happens to the region while the page table is not locked
+ * @raced: @race was called
+ * @copies: what was allocated to copy ahead, with a reference held
+ * @nr_copies: how many
+ * @nr_charges: how often copies were to be charged
+ * @nr_bulk: how many pages are allocated at once
+ * @folio: the large folio that the fault allocated, with a reference held
+ * @nr_folios: how often one was asked for
+ * @thp: the settings of transparent huge pages before the test
+ */
+struct fixture {
+	struct space parent;
+	struct space child;
+	unsigned long base;
+	unsigned long end;
+	unsigned long region;
+	struct counts before;
+	bool was_on;
+	int old_window;
+	int old_max;
+	u64 clean;
+	u64 large;
+	u64 split;
+	struct folio *old;
+	int old_lost;
+	struct page *odd;
+	void (*race)(struct kunit *test);
+	bool raced;
+	struct folio *copies[COW_PRECOPY_MAX_PAGES];
+	unsigned int nr_copies;
+	unsigned int nr_charges;
+	unsigned int nr_bulk;
+	struct folio *folio;
+	unsigned int nr_folios;
+	struct thp_settings thp;
+};
+
+/**
+ * struct odd_case - how a neighbour may differ
+ * @desc: in words
+ * @hole: it is not written to before the others are shared
+ * @early: is called before the pages are shared
+ * @late: is called after that
+ * @undo: is called at the end
+ * @needs: can it be in this configuration?
+ * @shared: the parent never has it alone
+ * @dirty: it is dirty when it is made writable, whatever hardware does
+ * @copy: what it is left out for where neighbours are shared; or it is copied
+ * @reuse: the same where the parent has them alone; or it is made writable
+ */
+struct odd_case {
+	const char *desc;
+	bool hole;
+	void (*early)(struct kunit *test);
+	void (*late)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+	bool shared;
+	bool dirty;
+	enum cow_skip copy;
+	enum cow_skip reuse;
+};
+
+struct flags_case {
+	const char *desc;
+	unsigned int flags;
+	bool write;
+};
+
+struct refused_case {
+	const char *desc;
+	vm_flags_t set;
+	vm_flags_t clear;
+	bool needs;
+	enum cow_skip why;
+};
+
+struct race_case {
+	const char *desc;
+	void (*race)(struct kunit *test);
+	void (*undo)(struct kunit *test);
+	bool needs;
+};
+
+struct policy_case {
+	const char *desc;
+	bool of_vma;
+};
+
+#define NR_ODD_CASES		19
+#define NR_FLAGS_CASES		2
+#define NR_REFUSED_CASES	4
+#define NR_RACE_CASES		5
+#define NR_POLICY_CASES		2
+
+/* cow_kunit_mm.c */
+unsigned long cowt_page_addr(struct kunit *test, unsigned int i);
+pte_t cowt_read_pte(struct kunit *test, struct mm_struct *mm, unsigned long addr);
+struct page *cowt_read_page(struct kunit *test, struct mm_struct *mm, unsigned int i);
+struct page_state cowt_read_state(struct kunit *test, struct mm_struct *mm,
+				  unsigned int i);
+s64 cowt_read_anon(struct mm_struct *mm);
+u8 cowt_page_byte(unsigned int i);
+void cowt_fill_page(struct page *page, u8 byte);
+bool cowt_page_has(struct page *page, u8 byte);
+void cowt_fault_locked(struct kunit *test, unsigned int i, unsigned int flags);
+void cowt_fault(struct kunit *test, unsigned int i, unsigned int flags);
+void cowt_write_fault(struct kunit *test, unsigned int i);
+void cowt_write_alone(struct kunit *test, unsigned int i);
+void cowt_populate(struct kunit *test, u64 pages);
+pte_t cowt_take_page(struct kunit *test, struct mm_struct *mm, unsigned int i);
+void cowt_unmap_page_of(struct kunit *test, struct mm_struct *mm, unsigned int i);
+void cowt_replace_pte(struct kunit *test, struct mm_struct *mm, unsigned int i,
+		      pte_t pte);
+void cowt_swap_out(struct kunit *test, unsigned int i);
+void cowt_drop_swap_entry(struct kunit *test, unsigned int i, struct page *page);
+void cowt_change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte));
+pte_t cowt_pte_hw_written(pte_t pte);
+pte_t cowt_pte_make_protnone(pte_t pte);
+void cowt_write_protect(struct kunit *test, unsigned int i);
+void cowt_change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clear);
+void cowt_share(struct kunit *test);
+void cowt_set_hw_dirty(struct kunit *test, bool hw_dirty);
+void cowt_set_window(unsigned int pages);
+void cowt_look_at(struct kunit *test, unsigned long first);
+void cowt_share_pages(struct kunit *test, u64 pages);
+void cowt_map_fixed(struct kunit *test, unsigned long addr, unsigned long len,
+		    unsigned long flags);
+void cowt_suite_exit(struct kunit_suite *suite);
+int cowt_init(struct kunit *test);
+void cowt_exit(struct kunit *test);
+void cowt_take_from_child(struct kunit *test, u64 pages);
+void cowt_demand(struct kunit *test, u64 pages);
+void cowt_map_file(struct kunit *test);
+void cowt_set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty);
+void cowt_copied_ahead(struct kunit *test, u64 pages, bool used);
+void cowt_skip_without_demand(struct kunit *test);
+
+/* cow_kunit_expect.c */
+unsigned long cowt_read_event(enum vm_event_item item);
+void cowt_note(struct kunit *test);
+void cowt_expect_content(struct kunit *test, struct space *space, unsigned int i);
+void cowt_expect_less(struct kunit *test, struct space *space, unsigned int i,
+		      int maps, int refs);
+void cowt_expect_unchanged(struct kunit *test, unsigned int i);
+void cowt_expect_copied(struct kunit *test, unsigned int i);
+void cowt_expect_region_reused(struct kunit *test, u64 copied, u64 reused);
+void cowt_expect_region(struct kunit *test, u64 copied);
+void cowt_expect_counts(struct kunit *test, unsigned int success,
+			enum cow_skip why, unsigned int skipped);
+void cowt_expect_copies(struct kunit *test, unsigned int made, unsigned int mapped);
+void cowt_watch_fault(struct kunit *test, unsigned int at, unsigned long first,
+		      unsigned long last, u64 copied);
+void cowt_expect_clean(struct kunit *test, u64 pages, bool hw_dirty);
+void cowt_expect_anon_mapped(struct kunit *test, unsigned int more);
+void cowt_expect_reuses(struct kunit *test, unsigned int ahead, bool self);
+
+/* cow_kunit_cases.c */
+extern const struct odd_case cowt_odd_cases[NR_ODD_CASES];
+extern const struct flags_case cowt_flags_cases[NR_FLAGS_CASES];
+extern const struct refused_case cowt_refused_cases[NR_REFUSED_CASES];
+extern const struct race_case cowt_race_cases[NR_RACE_CASES];
+extern const struct policy_case cowt_policy_cases[NR_POLICY_CASES];
+struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr);
+unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
+			       struct page **pages);
+int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm);
+struct page *cowt_odd_page(struct kunit *test);
+struct folio *cowt_odd_folio(struct kunit *test);
+void cowt_odd_zap(struct kunit *test);
+void cowt_odd_write(struct kunit *test);
+void cowt_odd_write_and_protect(struct kunit *test);
+void cowt_odd_poison(struct kunit *test);
+void cowt_odd_unpoison(struct kunit *test);
+void cowt_share_odd(struct kunit *test, u64 demanded, u64 alone);
+void cowt_undo_odd(struct kunit *test);
+void cowt_note_race(struct kunit *test, unsigned int i, int refs);
+void cowt_write_locked(struct kunit *test, unsigned int i);
+void cowt_race_write(struct kunit *test);
+void cowt_start_race(struct kunit *test, void (*race)(struct kunit *test));
+void cowt_race_write_fault_page(struct kunit *test);
+void cowt_race_unmap_in_child(struct kunit *test);
+void cowt_test_race_with_child(struct kunit *test, u64 copied,
+			       unsigned int made);
+void cowt_set_policy(struct kunit *test, bool on);
+
+#endif /* __MM_COW_KUNIT_H */
