@@ -18,20 +18,21 @@ KUNIT_ARRAY_PARAM_DESC(race, cowt_race_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(policy, cowt_policy_cases, desc);
 
 /*
- * The window is chosen by what was written. The region is one block; what is
- * expected is what cow_policy() says, which has tests of its own.
+ * The window depends on which pages were written. The region is one block.
+ * cow_policy() chooses the pages, and has tests of its own.
  */
 
 /*
- * Three pages at odd distances, without which a fault looks no further, and one
- * of them is at distance 5. The distance is that of the page numbers by XOR.
+ * Three written pages at odd distances from the fault, one of them at distance 5:
+ * without them, the fault takes the early exit. Distance is the XOR of the page
+ * numbers.
  */
 #define NEAR_50		(BIT_ULL(55) | BIT_ULL(59) | BIT_ULL(63))
 #define NEAR_63		(BIT_ULL(58) | BIT_ULL(54) | BIT_ULL(50))
-/* Two of three pages from 0 to @last, as the tests of cow_policy() have it. */
+/* Two of every three pages from 0 to @last */
 #define PAIRS(last)		(0xb6db6db6db6db6dbULL & PAGES(0, last))
 
-/* As a program writes: a fault where there has to be one. */
+/* Write to a page; it faults only if its PTE is read-only. */
 static unsigned int write_page(struct kunit *test, unsigned int i)
 {
 	if (pte_write(cowt_read_pte(test, current->mm, cowt_page_addr(test, i)))) {
@@ -43,20 +44,20 @@ static unsigned int write_page(struct kunit *test, unsigned int i)
 }
 
 /**
- * struct adaptive_case - what was written, and what a fault copies
- * @desc: in words
- * @pos: the fault
- * @demand: pages that faults have copied
+ * struct adaptive_case - pages that were written, and pages that a fault copies
+ * @desc: description
+ * @pos: page of the fault
+ * @demand: pages that were copied by faults of their own
  * @used: pages that were copied ahead and written to
- * @unused: pages that were copied ahead
- * @hole: pages that nobody has
+ * @unused: pages that were copied ahead and not written to
+ * @hole: pages that are not mapped
  * @set: flags of the VMA
  * @max: vm.cow_precopy_max; 0 for the default
- * @soft_dirty: works only where faults on demand are told from others
+ * @soft_dirty: the case depends on soft-dirty bits
  * @want: the pages that are copied ahead
- * @want_no_hw: the same, where hardware does not note writes
- * @why: why pages are left out
- * @skipped: how many
+ * @want_no_hw: the same if hardware does not set dirty bits
+ * @why: why pages are skipped
+ * @skipped: number of pages that are skipped
  */
 struct adaptive_case {
 	const char *desc;
@@ -277,7 +278,7 @@ static void adaptive_walk(struct kunit *test)
 	cowt_expect_anon_mapped(test, NR_PAGES);
 }
 
-/* The sysctl and the VMA say no, or it is not a plain write. */
+/* Nothing is copied ahead if the sysctl or the VMA forbids it, or for other faults. */
 static void adaptive_switched_off(struct kunit *test)
 {
 	cowt_set_adaptive(test, WINDOW, true);
@@ -332,7 +333,7 @@ static void adaptive_no_plain_write(struct kunit *test)
  * Windows below the fault, and on both sides: bounds, races, memory
  */
 
-/* The VMA begins, or ends, in the middle of the window. */
+/* The VMA starts or ends in the middle of the window. */
 struct edge_case {
 	const char *desc;
 	unsigned int pos;
@@ -353,14 +354,14 @@ static const struct edge_case edge_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(edge, edge_cases, desc);
 
-/* Behind the edge is another VMA, whose pages are shared, too. */
+/* Beyond the edge is another VMA, whose pages are shared, too. */
 static void adaptive_vma_edge(struct kunit *test)
 {
 	const struct edge_case *c = test->param_value;
 	struct fixture *f = test->priv;
 	unsigned long edge = cowt_page_addr(test, c->cut);
 
-	/* Before the first page is touched: one region, two VMAs. */
+	/* The region is in two VMAs. Split it before any page is touched. */
 	if (c->above)
 		cowt_map_fixed(test, edge, f->end - edge, MAP_NORESERVE);
 	else
@@ -376,11 +377,11 @@ static void adaptive_vma_edge(struct kunit *test)
 	cowt_expect_counts(test, hweight64(c->want), COW_SKIP_NONE, 0);
 }
 
-/* Around the fault are those of the tests of races, ODD in their middle. */
+/* Windows of the tests of races; ODD is in the middle of each. */
 #define BELOW_FAULT	(ODD + 2)
 #define BELOW		PAGES(ODD - 1, ODD + 1)
 #define BELOW_DEMAND	PAGES(BELOW_FAULT + 1, BELOW_FAULT + 27)
-/* Written near the fault, or it would not look any further: 3 at odd distances. */
+/* Three written pages at odd distances, see NEAR_50 */
 #define AROUND_FAULT	(ODD + 1)
 #define AROUND_NEAR	(BIT_ULL(38) | BIT_ULL(42) | BIT_ULL(46))
 #define AROUND_DEMAND	(PAIRS(23) | AROUND_NEAR)
@@ -433,7 +434,7 @@ static void notifier_range_below(struct kunit *test)
 	cowt_watch_fault(test, BELOW_FAULT, ODD - 1, BELOW_FAULT, BELOW | BIT_ULL(BELOW_FAULT));
 }
 
-/* What is left out below the fault is not announced. */
+/* The range does not include pages below the fault that are skipped. */
 static void notifier_range_below_is_no_wider(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -451,7 +452,7 @@ static void notifier_range_around(struct kunit *test)
 	cowt_watch_fault(test, AROUND_FAULT, 27, 44, AROUND | BIT_ULL(AROUND_FAULT));
 }
 
-/* As many pages as f->nr_bulk says; the others are asked for one by one. */
+/* Return f->nr_bulk pages; the others are then allocated one by one. */
 static unsigned int bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 			      struct page **pages)
 {
@@ -490,7 +491,7 @@ static const struct bulk_case bulk_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(bulk, bulk_cases, desc);
 
-/* A page that is asked for alone is for the right address. */
+/* Each page that is allocated alone is for the right address. */
 static struct folio *alloc_at_stub(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct kunit *test = kunit_get_current_test();
@@ -529,7 +530,7 @@ static void bulk_allocation(struct kunit *test)
 	cowt_expect_anon_mapped(test, nr + 1);
 }
 
-/* Each page may have to be on another node, so nothing is allocated at once. */
+/* With a memory policy, each page may belong on another node: no bulk allocation. */
 static void bulk_memory_policy(struct kunit *test)
 {
 	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
@@ -544,7 +545,7 @@ static void bulk_memory_policy(struct kunit *test)
 		put_page(pages[nr]);
 }
 
-/* All are charged at once, and none is mapped. */
+/* The copies are charged in one call. If that fails, none is mapped. */
 static void adaptive_charge_fails(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -562,8 +563,8 @@ static void adaptive_charge_fails(struct kunit *test)
 }
 
 /*
- * Reuse ahead. Of the run below the fault, 8 pages are written if it makes its
- * page writable, for 4 pages ahead; 32 if it copies, for as many.
+ * Reuse ahead. The run of written pages below the fault has 8 pages if the fault
+ * reuses its page, and 32 if it copies it; both are enough for 4 pages ahead.
  */
 
 #define REUSE_WINDOW	PAGES(FAULT + 1, FAULT + 4)
@@ -573,14 +574,17 @@ static u64 reuse_run(bool copies)
 	return copies ? PAGES(0, 31) : PAGES(24, 31);
 }
 
-/* What is not reused must not say that it is the parent's alone. */
+/* Pages that are not reused must not be marked exclusive. */
 static void expect_not_exclusive(struct kunit *test, u64 pages)
 {
 	unsigned int i;
 
 	for (i = 0; i < NR_PAGES; i++) {
-		struct page *page = has_page(pages, i) ? cowt_read_page(test, current->mm, i) : NULL;
+		struct page *page;
 
+		if (!has_page(pages, i))
+			continue;
+		page = cowt_read_page(test, current->mm, i);
 		if (page)
 			KUNIT_EXPECT_FALSE_MSG(test, PageAnonExclusive(page),
 					       "page %u is exclusive", i);
@@ -611,14 +615,14 @@ static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
 		copied = BIT_ULL(FAULT);
 	else
 		reused |= BIT_ULL(FAULT);
-	/* It does not matter what was meant to be copied. */
+	/* A page that is still shared is copied. */
 	if (copies && c->shared)
 		copied |= BIT_ULL(ODD);
 	cowt_expect_clean(test, REUSE_WINDOW, hw_dirty);
 	if (c->dirty)
 		f->clean &= ~BIT_ULL(ODD);
 	cowt_expect_region_reused(test, copied, reused);
-	/* Nobody has taken a fault for it. */
+	/* No fault was taken for this page, so it is not soft-dirty. */
 	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && (reused & BIT_ULL(ODD)) && hw_dirty)
 		KUNIT_EXPECT_FALSE(test, pte_soft_dirty(cowt_read_pte(test, current->mm,
 								      cowt_page_addr(test, ODD))));
@@ -633,7 +637,7 @@ static void test_reuse(struct kunit *test, bool hw_dirty, bool copies)
 	cowt_undo_odd(test);
 }
 
-/* The faulting page is no longer shared, either. */
+/* The faulting page is no longer shared, so the fault reuses it. */
 static void reuse_ahead(struct kunit *test)
 {
 	test_reuse(test, true, false);
@@ -650,7 +654,7 @@ static void reuse_in_window(struct kunit *test)
 	test_reuse(test, true, true);
 }
 
-/* Nothing but the faulting page is made writable. */
+/* Only the faulting page is made writable. */
 static void expect_reuse_alone(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -685,7 +689,7 @@ static void reuse_vma_refuses(struct kunit *test)
 	cowt_change_vma_flags(test, c->clear, c->set);
 }
 
-/* A debugger writes where the program may not. */
+/* A debugger writes to a read-only mapping. */
 static void reuse_vma_read_only(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -720,7 +724,7 @@ static void reuse_switched_off(struct kunit *test)
 	expect_reuse_alone(test);
 }
 
-/* No run, no reuse. */
+/* Without a run of written pages, nothing is reused ahead. */
 static void reuse_lone_write(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -753,7 +757,7 @@ static void reuse_no_plain_write(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
-/* Downward, too; and a large number of pages at once. */
+/* Reuse works downward, too, and for many pages at once. */
 static void reuse_backward(struct kunit *test)
 {
 	struct fixture *f = test->priv;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests for the checks that a page passes before a copy-on-write fault
- * copies it ahead, and for what is gathered of the pages around a fault, on
- * constructed input. What a fault makes of the answers is tested in
- * cow_precopy_kunit.c, what it makes of the evidence in cow_policy_kunit.c.
+ * KUnit tests with constructed input: the checks that a page must pass before a
+ * copy-on-write fault copies it ahead, and cow_precopy_gather(), which reads the
+ * PTEs around a fault. Tests with real faults are in cow_precopy_kunit.c and
+ * cow_adaptive_kunit.c, tests of the policy in cow_policy_kunit.c.
  */
 #include <kunit/static_stub.h>
 #include <kunit/test.h>
@@ -22,7 +22,7 @@
 #include "../internal.h"
 
 #define PAGES_PER_PMD	(PMD_SIZE >> PAGE_SHIFT)
-/* A page number in the middle of nowhere that a page table begins with. */
+/* Number of a page where a page table starts; nothing is mapped there. */
 #define FIRST		(16 * PAGES_PER_PMD)
 /* The number of the last page of the address space. */
 #define LAST		(ULONG_MAX >> PAGE_SHIFT)
@@ -50,7 +50,7 @@ static const char *cow_skip_name(enum cow_skip why)
 	return names[why];
 }
 
-/* Reasons by name, so that a failure can be read. */
+/* Compare names, so that a failure can be read. */
 static void expect_skip(struct kunit *test, enum cow_skip is, enum cow_skip want)
 {
 	KUNIT_EXPECT_STREQ(test, cow_skip_name(is), cow_skip_name(want));
@@ -247,7 +247,7 @@ static void window(struct kunit *test)
 	expect_skip(test, cut, c->cut);
 }
 
-/* No VMA ends behind the last page, but the sum must not come out at 0. */
+/* No VMA ends beyond the last page, but the address must not wrap to 0. */
 static void window_wraps(struct kunit *test)
 {
 	struct vm_area_struct *vma = kunit_kzalloc(test, sizeof(*vma), GFP_KERNEL);
@@ -266,7 +266,7 @@ static void window_wraps(struct kunit *test)
  * cow_precopy_check_vma()
  */
 
-/* What mmap() gives private anonymous memory. */
+/* The flags of private anonymous memory after mmap() */
 #define PRIVATE_ANON	(VM_READ | VM_WRITE | VM_MAYREAD | VM_MAYWRITE | \
 			 VM_MAYEXEC | VM_ACCOUNT | VM_SOFTDIRTY)
 
@@ -368,7 +368,7 @@ static void check_vma(struct kunit *test)
 	if (!c->needs)
 		kunit_skip(test, "not in this configuration");
 	vm_flags_init(vma, (PRIVATE_ANON | c->set) & ~c->clear);
-	/* Only looked at, never into. */
+	/* The pointer is compared with NULL, but never dereferenced. */
 	vma->anon_vma = c->no_anon_vma ? NULL : (struct anon_vma *)vma;
 	expect_skip(test, cow_precopy_check_vma(vma), c->want);
 }
@@ -437,7 +437,7 @@ struct pte_case {
 	pte_t (*make)(struct page *page);
 	bool needs;
 	enum cow_skip want;
-	/* Is it what readonly_pte() makes? */
+	/* The same PTE as readonly_pte() makes */
 	bool same;
 };
 
@@ -544,7 +544,7 @@ static const struct page_case page_cases[] = {
 		.anon = true,
 		.want = COW_SKIP_EXCLUSIVE,
 	}, {
-		/* Cannot be; but if it says so, it must not be copied. */
+		/* Should not happen, but such a page must not be copied. */
 		.desc = "anonymous, exclusive, in two processes",
 		.mapping = MAPPING_ANON,
 		.mapcount = 2,
@@ -621,7 +621,7 @@ static const struct page_case page_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(page, page_cases, desc);
 
-/* What the page allocator wants to get back. */
+/* The page allocator checks these fields when the page is freed. */
 static void reset_page_action(void *data)
 {
 	struct page *page = data;
@@ -699,22 +699,22 @@ static void zero_page(struct kunit *test)
 }
 
 /*
- * cow_precopy_gather(), in three page tables that no address space has
+ * cow_precopy_gather(), with three page tables that belong to no address space
  */
 
-/* PTEs of a table; pages are counted from the first one's start. */
+/* PTEs per table; page 0 is the first one of the first table. */
 #define T		PTRS_PER_PTE
 #define NR_TABLES	3
-/* Where the first table is mapped; a table of PMDs begins with that address. */
+/* Address of the PMD table that has the three page tables */
 #define GATHER_PUD	(64 * PUD_SIZE)
-/* Its PMD, unless something else is tested. */
+/* Index of the first table's PMD in most tests */
 #define GATHER_SLOT	16
 
 enum gather_kind {
 	GATHER_NONE,
 	GATHER_READONLY,
 	GATHER_READONLY_DIRTY,
-	/* Copied ahead; used later, as hardware says; copied by a fault. */
+	/* Copied ahead; copied ahead and then written; copied by its own fault */
 	GATHER_UNUSED,
 	GATHER_USED,
 	GATHER_DEMANDED,
@@ -724,15 +724,15 @@ enum gather_kind {
 };
 
 /**
- * struct gather_space - what is mapped, and where a fault is
- * @page: all PTEs map it
- * @pmds: PMDs of three tables; the address space has the one in the middle
+ * struct gather_space - page tables and a VMA
+ * @page: the page that all PTEs map
+ * @pmds: three tables of PMDs; the address space has the one in the middle
  * @tables: page tables
- * @kind: of each PTE
- * @slot: the PMD of the first table, as an index into the table of PMDs
+ * @kind: kind of each PTE
+ * @slot: index of the first table's PMD
  * @start: first page of the VMA
- * @end: the page behind its last one
- * @missing: number of a table that is not there, or NR_TABLES
+ * @end: first page beyond the VMA
+ * @missing: number of the table that does not exist; NR_TABLES if all exist
  * @hw_dirty: hardware sets dirty bits
  */
 struct gather_space {
@@ -853,7 +853,7 @@ static struct cow_evidence gather(struct kunit *test, struct gather_space *g,
 		kunit_activate_static_stub(test, cow_precopy_hw_dirty,
 					   gather_no_hw_dirty);
 	fill_tables(g);
-	/* What is not set is seen. */
+	/* Poison: every field must be set. */
 	memset(&e, 0xa5, sizeof(e));
 	cow_precopy_gather(&vmf, reuse, &e);
 	kunit_kfree(test, vma);
@@ -861,22 +861,22 @@ static struct cow_evidence gather(struct kunit *test, struct gather_space *g,
 }
 
 /**
- * struct gather_case - a run of written pages, and what is seen of it
- * @desc: in words
- * @fault: the page of the fault
- * @from: first page of the run, which the fault's page is not counted to
- * @to: its last page; 0 if there is none
+ * struct gather_case - a run of written pages, and what is expected of it
+ * @desc: description
+ * @fault: the page of the fault, which is not part of the run
+ * @from: first page of the run
+ * @to: last page of the run; 0 if there is no run
  * @start: first page of the VMA
- * @end: the page behind its last one; 0: of the last table
+ * @end: first page beyond the VMA; 0 if it ends with the last table
  * @max: vm.cow_precopy_max; 0 for the default
  * @reuse: the faulting page will not be copied
  * @sequential: MADV_SEQUENTIAL
  * @no_table: a table is missing: 1 the first, 2 the second, 3 the third
  * @slot: PMD of the first table; 0 for any in the middle
- * @before: written pages below the fault
- * @after: and above it
- * @first: first page of the block that is looked at
- * @last: the last one
+ * @before: number of written pages below the fault
+ * @after: number of written pages above the fault
+ * @first: first page of the block that is read
+ * @last: last page of the block that is read
  */
 struct gather_case {
 	const char *desc;
@@ -1070,7 +1070,7 @@ static const struct gather_case gather_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(gather, gather_cases, desc);
 
-/* Where the run is in what was looked at. */
+/* The pages of the run that are among those read. */
 static u64 gather_map(const struct gather_case *c)
 {
 	unsigned int block = round_down(c->fault, COW_BLOCK), i;
@@ -1137,7 +1137,7 @@ struct kind_case {
 	bool demand_no_hw;
 };
 
-/* What a PTE of each kind says, if hardware sets dirty bits and if not. */
+/* Each kind of PTE, with and without dirty bits set by hardware. */
 static const struct kind_case kind_cases[] = {
 	{ .desc = "nothing mapped", .kind = GATHER_NONE, .needs = true },
 	{ .desc = "read-only", .kind = GATHER_READONLY, .needs = true },
@@ -1172,7 +1172,7 @@ static const struct kind_case kind_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(kind, kind_cases, desc);
 
-/* Two of a kind on each side of the fault. */
+/* Two pages of one kind on each side of the fault. */
 static void gather_kinds(struct kunit *test)
 {
 	const struct kind_case *c = test->param_value;
@@ -1208,7 +1208,7 @@ static void gather_kinds(struct kunit *test)
 }
 
 /*
- * The same as a plain loop over the pages says
+ * Compare with a model: a plain loop over the pages
  */
 
 static bool model_written(const struct gather_space *g, unsigned int page)
@@ -1232,7 +1232,7 @@ static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 	for (nr = 0; nr < limit; nr++) {
 		unsigned int page = fault + step * (int)(nr + 1);
 
-		/* UINT_MAX is below 0. */
+		/* Below page 0, page wraps to UINT_MAX. */
 		if (page >= g->end || page < g->start || page / T == g->missing ||
 		    !model_written(g, page) ||
 		    ((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK))
@@ -1287,7 +1287,7 @@ static void random_kinds(struct gather_space *g, struct rnd_state *rnd)
 		u32 random = prandom_u32_state(rnd);
 		u8 kind = random % NR_GATHER_KINDS;
 
-		/* Mostly pages that were written. */
+		/* Most pages are written. */
 		if (random & BIT(16))
 			kind = GATHER_DEMANDED;
 		else if (kind == GATHER_PROTNONE && !IS_ENABLED(CONFIG_NUMA_BALANCING))
@@ -1314,7 +1314,7 @@ static void gather_random(struct kunit *test)
 		struct cow_evidence e, want;
 
 		random_kinds(g, &rnd);
-		/* The ends of a table come up more often. */
+		/* Prefer pages near the ends of a table. */
 		if (random & 16)
 			fault = fault % 2 ? 2 * T - 1 - fault / 2 % 32 : T + fault / 2 % 32;
 		g->kind[fault] = GATHER_READONLY;

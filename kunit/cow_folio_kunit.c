@@ -22,8 +22,8 @@ KUNIT_ARRAY_PARAM_DESC(race, cowt_race_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(policy, cowt_policy_cases, desc);
 
 /*
- * A whole block is copied into one large folio. MADV_SEQUENTIAL makes the fault
- * take all up to the end of the block; the pages are small before.
+ * A whole block of small pages is copied into one large folio. With
+ * MADV_SEQUENTIAL, the window extends to the end of the block.
  */
 
 #define FOLIO_ORDER	4
@@ -57,7 +57,7 @@ static long read_mthp(unsigned int order, enum mthp_stat_item item)
 	return sum;
 }
 
-/* As prctl(PR_SET_THP_DISABLE) */
+/* Like prctl(PR_SET_THP_DISABLE) */
 static void disable_thp(void)
 {
 #ifdef MMF_DISABLE_THP_COMPLETELY
@@ -93,7 +93,7 @@ static void restore_thp(void *thp)
 /* All sizes but that of a PMD: khugepaged must not collapse the region during a test. */
 #define SMALL_ORDERS	(THP_ORDERS_ALL_ANON & ~BIT(PMD_ORDER))
 
-/* Folios of all sizes that the tests use are allowed. */
+/* Allow all sizes that the tests use. */
 static int cow_folio_test_init(struct kunit *test)
 {
 	static const struct thp_settings all = { .always = SMALL_ORDERS };
@@ -112,7 +112,7 @@ static int cow_folio_test_init(struct kunit *test)
 	return 0;
 }
 
-/* What comes next is in one folio, if it may be. */
+/* From now on, the VMA allows large folios. */
 static void want_folio(struct kunit *test)
 {
 	cowt_change_vma_flags(test, VM_SEQ_READ, VM_NOHUGEPAGE);
@@ -126,7 +126,7 @@ static void share_for_folio(struct kunit *test)
 	want_folio(test);
 }
 
-/* A fault at @at has copied the pages @copied, each alone. */
+/* A fault at @at copied the pages @copied into small folios. */
 static void expect_pages(struct kunit *test, unsigned int at, u64 copied)
 {
 	cowt_expect_clean(test, copied & ~BIT_ULL(at), true);
@@ -135,7 +135,7 @@ static void expect_pages(struct kunit *test, unsigned int at, u64 copied)
 	cowt_expect_anon_mapped(test, hweight64(copied));
 }
 
-/* The same into one folio. */
+/* A fault at @at copied the pages @copied into one large folio. */
 static void expect_folio(struct kunit *test, unsigned int at, u64 copied)
 {
 	struct fixture *f = test->priv;
@@ -152,7 +152,7 @@ static struct folio *folio_at(struct kunit *test, unsigned int i)
 	return page_folio(page);
 }
 
-/* Copies FOLIO; returns what it is in now. */
+/* Copy the pages FOLIO, and return the large folio that they are in now. */
 static struct folio *make_folio(struct kunit *test)
 {
 	struct folio *folio;
@@ -207,12 +207,12 @@ static void folio_sizes(struct kunit *test)
 #define OTHER_ORDERS	(SMALL_ORDERS & ~BIT(FOLIO_ORDER))
 
 /**
- * struct allowed_case - who may have a folio of 16 pages
- * @desc: in words
- * @thp: the settings
+ * struct allowed_case - settings that allow a folio of 16 pages, or do not
+ * @desc: description
+ * @thp: the settings of transparent huge pages
  * @set: flags of the VMA
- * @disabled: by prctl()
- * @large: yes
+ * @disabled: transparent huge pages are disabled by prctl()
+ * @large: a large folio is expected
  */
 struct allowed_case {
 	const char *desc;
@@ -297,8 +297,8 @@ static vm_fault_t no_huge_fault(struct vm_fault *vmf, unsigned int order)
 }
 
 /*
- * What a file may have is not what its private copies may have: no size of
- * anonymous folios is enabled.
+ * The file's mapping allows large folios, but private copies of its pages are
+ * anonymous memory, for which no size is enabled.
  */
 static void folio_private_file(struct kunit *test)
 {
@@ -325,13 +325,13 @@ static void folio_private_file(struct kunit *test)
  */
 
 /**
- * struct block_case - what was written, and what a fault copies
- * @desc: in words
- * @pos: the fault
- * @demand: pages that faults have copied
- * @unused: pages that were copied ahead
+ * struct block_case - pages that were written, and pages that a fault copies
+ * @desc: description
+ * @pos: page of the fault
+ * @demand: pages that were copied by faults of their own
+ * @unused: pages that were copied ahead and not written to
  * @want: the pages that are copied ahead
- * @large: into one folio
+ * @large: they are copied into one large folio
  */
 struct block_case {
 	const char *desc;
@@ -382,7 +382,7 @@ static void folio_window(struct kunit *test)
 		expect_pages(test, c->pos, c->want | BIT_ULL(c->pos));
 }
 
-/* Nobody is told about a block, and no page table is locked for it, in vain. */
+/* One page of the block is unmapped: the fault does not even try a large folio. */
 static void folio_window_with_a_hole(struct kunit *test)
 {
 	cowt_set_adaptive(test, FOLIO_PAGES - 1, true);
@@ -398,12 +398,12 @@ static void folio_window_with_a_hole(struct kunit *test)
 
 /**
  * struct border_case - where the VMA or the page table ends
- * @desc: in words
+ * @desc: description
  * @first: the first page of the region
- * @pos: the fault
- * @cut: where the VMA ends, if it does
- * @nr: pages that are copied
- * @large: into one folio
+ * @pos: page of the fault
+ * @cut: the page where the VMA ends; 0 if it ends beyond the region
+ * @nr: number of pages that are copied
+ * @large: they are copied into one large folio
  */
 struct border_case {
 	const char *desc;
@@ -426,7 +426,7 @@ static const struct border_case border_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(border, border_cases, desc);
 
-/* Behind the end of the VMA is another one, whose pages are shared, too. */
+/* Above the end of the VMA is another one, whose pages are shared, too. */
 static void folio_bounds(struct kunit *test)
 {
 	const struct border_case *c = test->param_value;
@@ -458,7 +458,7 @@ static void folio_no_hw_dirty(struct kunit *test)
 	cowt_expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
 }
 
-/* It is what it says, whatever is allowed. */
+/* A fixed window uses small folios, even where large ones are enabled. */
 static void folio_fixed_window(struct kunit *test)
 {
 	share_for_folio(test);
@@ -468,7 +468,7 @@ static void folio_fixed_window(struct kunit *test)
 	cowt_expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
 }
 
-/* If one page must be left out, the others are copied one by one. */
+/* If one page must be skipped, the others are copied into small folios. */
 static void folio_odd_neighbour(struct kunit *test)
 {
 	const struct odd_case *c = test->param_value;
@@ -484,7 +484,7 @@ static void folio_odd_neighbour(struct kunit *test)
 		copied &= ~BIT_ULL(ODD);
 	else
 		f->large = FOLIO;
-	/* What nobody else has is made writable, and stays as dirty as it was. */
+	/* A page that is not shared is made writable, and stays as dirty as it was. */
 	if (c->copy == COW_SKIP_EXCLUSIVE && c->reuse == COW_SKIP_NONE) {
 		reused = BIT_ULL(ODD);
 		left_out = false;
@@ -512,10 +512,10 @@ static void folio_vma_refuses(struct kunit *test)
 }
 
 /*
- * Races: the block is not what it was, and its pages are copied one by one.
+ * Races: a page of the block changed, so the others are copied into small folios.
  */
 
-/* @lost: pages of which another thread has a copy by then */
+/* @lost: pages that another thread copied first */
 static void expect_lost_race(struct kunit *test, unsigned int at,
 			     u64 window, u64 lost)
 {
@@ -578,7 +578,7 @@ static void folio_race_on_last_page(struct kunit *test)
 			 BIT_ULL(FAULT + FOLIO_PAGES - 1));
 }
 
-/* Another thread has solved the fault: nothing is left to do. */
+/* Another thread handled the same fault first. */
 static void folio_race_on_fault_page(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -592,7 +592,7 @@ static void folio_race_on_fault_page(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, FOLIO_PAGES - 1);
 }
 
-/* The folio is mapped all the same, and the old page is freed. */
+/* The folio is mapped, and the old page is freed. */
 static void folio_race_with_child(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -622,7 +622,7 @@ static struct folio *no_folio_stub(gfp_t gfp, unsigned int order)
 	return NULL;
 }
 
-/* Without a free block the pages are copied one by one, and nothing is reclaimed. */
+/* The allocation fails, so the pages are copied into small folios. */
 static void folio_no_block_left(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -634,7 +634,7 @@ static void folio_no_block_left(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* Holds a reference, to see later whether the fault has dropped its own. */
+/* Keep a reference, to check later that the fault dropped its own. */
 static struct folio *folio_stub(gfp_t gfp, unsigned int order)
 {
 	struct kunit *test = kunit_get_current_test();
@@ -661,7 +661,7 @@ static void race_after_folio_alloc(struct kunit *test)
 	cowt_race_write(test);
 }
 
-/* The folio lost the race: the fault drops it, and copies the pages one by one. */
+/* A folio that lost the race is freed. */
 static void folio_lost_race_is_freed(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -677,7 +677,7 @@ static void folio_lost_race_is_freed(struct kunit *test)
 	expect_lost_race(test, FAULT, FOLIO & ~BIT_ULL(FAULT), BIT_ULL(ODD));
 }
 
-/* Pages may have to be on several nodes. */
+/* With a memory policy, each page may belong on another node. */
 static void folio_memory_policy(struct kunit *test)
 {
 	share_for_folio(test);
@@ -687,7 +687,7 @@ static void folio_memory_policy(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* A cgroup near its limit has nothing to speculate with. */
+/* Nothing is copied ahead in a cgroup that is close to its limit. */
 static void folio_memcg_is_full(struct kunit *test)
 {
 #ifdef CONFIG_MEMCG
@@ -714,7 +714,7 @@ static void folio_notifier_range(struct kunit *test)
 }
 
 /*
- * What the folio is like afterwards
+ * The state of the folio after the fault
  */
 
 static void folio_locked_memory(struct kunit *test)
@@ -765,7 +765,7 @@ static void folio_is_in_the_rmap(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, m.others, 0);
 }
 
-/* The folio is shared by another fork(). */
+/* Share the large folio with a second child. */
 static struct folio *share_folio_again(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -776,7 +776,7 @@ static struct folio *share_folio_again(struct kunit *test)
 	return f->old;
 }
 
-/* What the child has is still whole: there is nothing to be split. */
+/* The child still maps the whole folio, so it is not queued for splitting. */
 static void folio_of_folio(struct kunit *test)
 {
 	struct folio *old = share_folio_again(test);
@@ -793,12 +793,12 @@ static void odd_exclusive(struct kunit *test)
 
 /**
  * struct part_case - how one page of a large folio may differ
- * @desc: in words
- * @late: is called after the folio is shared
- * @undo: is called at the end
- * @needs: can it be in this configuration?
- * @reused: it is made writable
- * @why: what it is left out for, if it is not
+ * @desc: description
+ * @late: called after the folio is shared
+ * @undo: called at the end of the test
+ * @needs: this configuration can have such a page
+ * @reused: the page is made writable
+ * @why: why the page is skipped, if it is not made writable
  */
 struct part_case {
 	const char *desc;
@@ -824,7 +824,7 @@ static const struct part_case part_cases[] = {
 	}, {
 		.desc = "exclusive",
 		.late = odd_exclusive,
-		/* There it changes all PTEs of the block: the fault is taken again. */
+		/* With contpte, all PTEs of the block change: the fault is retried. */
 		.needs = !IS_ENABLED(CONFIG_ARM64_CONTPTE),
 		.reused = true,
 	}, {
@@ -837,7 +837,7 @@ static const struct part_case part_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(part, part_cases, desc);
 
-/* What holds for the other pages of a folio does not hold for this one. */
+/* One page of a large folio differs from the others. */
 static void folio_of_folio_but_one(struct kunit *test)
 {
 	const struct part_case *c = test->param_value;
@@ -850,7 +850,7 @@ static void folio_of_folio_but_one(struct kunit *test)
 	cowt_note(test);
 	cowt_write_fault(test, FAULT);
 	cowt_expect_clean(test, FOLIO & ~BIT_ULL(FAULT), true);
-	/* A fault has made it dirty, before or after it was shared. */
+	/* A fault made the PTE dirty before or after the page was shared. */
 	if (pte_dirty(f->parent.pages[ODD].pte))
 		f->clean &= ~BIT_ULL(ODD);
 	cowt_expect_region_reused(test, FOLIO & ~BIT_ULL(ODD), c->reused ? BIT_ULL(ODD) : 0);
@@ -871,7 +871,7 @@ static void race_unmap_all_in_child(struct kunit *test)
 			cowt_unmap_page_of(test, f->child.mm, i);
 }
 
-/* The last one who has the old folio gives it up all at once, and not in parts. */
+/* The last process that maps the old folio unmaps all of it at once. */
 static void folio_of_folio_of_the_parent(struct kunit *test)
 {
 	struct folio *old = share_folio_again(test);
@@ -909,7 +909,7 @@ static void folio_page_copied_alone(struct kunit *test)
 	}
 }
 
-/* Every page is as it was, in a folio of its own. */
+/* Split a large folio into small ones. */
 static void split_up(struct kunit *test, struct folio *folio)
 {
 	folio_get(folio);
@@ -928,7 +928,7 @@ static void folio_is_split(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* Half of it is unmapped, and given back when it is split. */
+/* Half of the folio is unmapped, and is freed by the split. */
 static void folio_partly_unmapped(struct kunit *test)
 {
 	const unsigned int half = FOLIO_PAGES / 2;

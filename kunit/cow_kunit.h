@@ -29,16 +29,16 @@
  * for most tests it is also the block that a window may be chosen from.
  */
 #define NR_PAGES	COW_BLOCK
-/* Where most tests write, and the page in its window that is not like others. */
+/* The page that most tests write, and the neighbour that differs in some of them */
 #define FAULT		32
 #define ODD		(FAULT + 2)
-/* Page number of what most tests look at. */
+/* Most tests use the region that starts at this page of the VMA */
 #define FIRST		64
 
 #define ALL_PAGES	GENMASK_ULL(NR_PAGES - 1, 0)
-/* The window of tests that need one, of whatever size. */
+/* The window of tests that do not depend on its size */
 #define WINDOW		15
-/* The pages that a fault at FAULT replaces if it copies @n pages ahead. */
+/* The pages that a fault at FAULT replaces if it copies @n pages ahead */
 #define COPIED(n)	GENMASK_ULL(FAULT + (n), FAULT)
 
 /* The pages @first to @last */
@@ -46,18 +46,18 @@
 
 #define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
 
-/* Sets of pages are u64: the region has more pages than 32-bit words have bits. */
+/* A set of pages is a u64 with one bit per page of the region. */
 static inline bool has_page(u64 pages, unsigned int i)
 {
 	return pages & BIT_ULL(i);
 }
 
 /**
- * struct page_state - what one address space has at one page of the region
+ * struct page_state - what one address space maps at one page of the region
  * @pte: the PTE
- * @page: the page, NULL if there is none with a struct page to look at
- * @mapcount: of @page's folio
- * @refs: of @page's folio
+ * @page: the page; NULL if nothing or the zero page is mapped
+ * @mapcount: mapcount of the page's folio
+ * @refs: reference count of the page's folio
  */
 struct page_state {
 	pte_t pte;
@@ -68,9 +68,9 @@ struct page_state {
 
 /**
  * struct space - an address space
- * @mm: it
+ * @mm: its mm_struct
  * @pages: the state of the region
- * @anon: anonymous pages that are accounted to it
+ * @anon: its MM_ANONPAGES
  */
 struct space {
 	struct mm_struct *mm;
@@ -79,8 +79,8 @@ struct space {
 };
 
 /*
- * The counters of mm/cow_precopy.c, which are never reset, and those of the
- * address space that the test's thread runs in.
+ * The global counters of mm/cow_precopy.c, and those of the address space that
+ * the test runs in (@mine).
  */
 struct counts {
 	unsigned long attempts;
@@ -92,11 +92,11 @@ struct counts {
 };
 
 /**
- * struct thp_settings - what /sys/kernel/mm/transparent_hugepage says
- * @flags: for all sizes, TRANSPARENT_HUGEPAGE_FLAG and others
- * @always: orders that are always used
- * @madvise: those that are used after MADV_HUGEPAGE
- * @inherit: those for which @flags say it
+ * struct thp_settings - the settings in /sys/kernel/mm/transparent_hugepage
+ * @flags: the global setting, TRANSPARENT_HUGEPAGE_FLAG and others
+ * @always: orders that are set to "always"
+ * @madvise: orders that are set to "madvise"
+ * @inherit: orders that inherit the global setting
  */
 struct thp_settings {
 	unsigned long flags;
@@ -106,30 +106,30 @@ struct thp_settings {
 };
 
 /**
- * struct fixture - what a test has
- * @parent: the address space that the test's thread runs in
- * @child: the one that shares its pages
- * @base: start of the VMA that all tests use, and of a page table
- * @end: its end; another VMA follows
+ * struct fixture - the state of one test
+ * @parent: the address space that the test runs in
+ * @child: the address space that shares its pages
+ * @base: start of the VMA that all tests use; a page table starts there, too
+ * @end: end of that VMA; another VMA follows
  * @region: address of the first page of the region
  * @before: counters before the fault
  * @was_on: vm.cow_precopy before the test
  * @old_window: vm.cow_precopy_pages before the test
  * @old_max: vm.cow_precopy_max before the test
- * @clean: pages of the parent that are expected to be copied, but clean
+ * @clean: pages of the parent that are expected to have a clean PTE
  * @large: pages of the parent that are expected to be in one large folio
- * @split: pages of the parent that were in one, which was split
- * @old: the large folio that the pages were in before
- * @old_lost: how many of its pages are replaced
+ * @split: pages of the parent that were in a large folio, which was split
+ * @old: the large folio that the pages were in before the fault
+ * @old_lost: number of pages of @old that the fault replaces
  * @odd: the page at ODD, before it was replaced
- * @race: what happens to the region while the page table is not locked
+ * @race: changes the region while the fault does not hold the page table lock
  * @raced: @race was called
- * @copies: what was allocated to copy ahead, with a reference held
- * @nr_copies: how many
- * @nr_charges: how often copies were to be charged
- * @nr_bulk: how many pages are allocated at once
- * @folio: the large folio that the fault allocated, with a reference held
- * @nr_folios: how often one was asked for
+ * @copies: pages allocated to copy ahead; the test holds a reference on each
+ * @nr_copies: number of @copies
+ * @nr_charges: number of attempts to charge copies
+ * @nr_bulk: number of pages that the stub for bulk allocation returns
+ * @folio: large folio that the fault allocated; the test holds a reference
+ * @nr_folios: number of attempts to allocate a large folio
  * @thp: the settings of transparent huge pages before the test
  */
 struct fixture {
@@ -160,17 +160,17 @@ struct fixture {
 };
 
 /**
- * struct odd_case - how a neighbour may differ
- * @desc: in words
- * @hole: it is not written to before the others are shared
- * @early: is called before the pages are shared
- * @late: is called after that
- * @undo: is called at the end
- * @needs: can it be in this configuration?
- * @shared: the parent never has it alone
- * @dirty: it is dirty when it is made writable, whatever hardware does
- * @copy: what it is left out for where neighbours are shared; or it is copied
- * @reuse: the same where the parent has them alone; or it is made writable
+ * struct odd_case - a neighbour that differs from the others
+ * @desc: description
+ * @hole: the page is not populated before the others are shared
+ * @early: called before the pages are shared
+ * @late: called after the pages are shared
+ * @undo: called at the end of the test
+ * @needs: this configuration can have such a page
+ * @shared: the page stays shared in the tests of reuse
+ * @dirty: the page's PTE stays dirty when it is made writable
+ * @copy: why the page is not copied, if its neighbours are shared
+ * @reuse: why the page is not made writable, if its neighbours are not shared
  */
 struct odd_case {
 	const char *desc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests of copy-on-write faults: neighbours, VMAs and races that all
- * windows have to cope with, and stubs for allocations.
+ * KUnit tests of copy-on-write faults: kinds of neighbours, VMAs and races that
+ * are tested with every kind of window, and stubs for allocations.
  */
 #include <linux/mempolicy.h>
 #include <linux/mm_inline.h>
@@ -21,14 +21,14 @@ static void race_stub(struct vm_fault *vmf)
 	struct kunit *test = kunit_get_current_test();
 	struct fixture *f = test->priv;
 
-	/* The race may be a fault, too. */
+	/* The race may take a fault, which ends up here again. */
 	if (f->raced)
 		return;
 	f->raced = true;
 	f->race(test);
 }
 
-/* Holds a reference, to see later whether the fault has dropped its own. */
+/* Keep a reference, to check later that the fault dropped its own. */
 struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct kunit *test = kunit_get_current_test();
@@ -44,7 +44,7 @@ struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 	return page_folio(page);
 }
 
-/* Each page is asked for alone, so that the tests see for which. */
+/* Force one allocation per page, so that tests see each address. */
 unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 			       struct page **pages)
 {
@@ -60,10 +60,9 @@ int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *
 }
 
 /*
- * One neighbour is not like the others. Most kinds are left out by every fault;
- * those on both sides of it are not. There are two sorts of faults: those whose
- * neighbours are all shared, to be copied, and those whose neighbours the parent
- * has alone, to be made writable.
+ * The neighbour at ODD differs from the others. Its other neighbours are either
+ * all shared, so that the fault copies them, or mapped by the parent only, so
+ * that the fault makes them writable.
  */
 
 struct page *cowt_odd_page(struct kunit *test)
@@ -80,7 +79,7 @@ struct folio *cowt_odd_folio(struct kunit *test)
 	return page_folio(cowt_odd_page(test));
 }
 
-/* For undoing: the parent may have a copy meanwhile. */
+/* For undo functions: the fault may have replaced the page. */
 static struct folio *odd_old_folio(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -166,7 +165,7 @@ static void odd_unlock(struct kunit *test)
 	folio_unlock(odd_old_folio(test));
 }
 
-/* The cache has a reference, and somebody else has another one. */
+/* One reference is the swap cache's, one is extra. */
 static void odd_swapcache(struct kunit *test)
 {
 	folio_set_swapcache(cowt_odd_folio(test));
@@ -196,9 +195,9 @@ static void odd_exclusive_pin(struct kunit *test)
 }
 
 /*
- * Anonymous pages have bit 0 of folio->mapping, KSM pages bits 0 and 1. One that
- * the parent has alone would be made writable if it were exclusive, and must not
- * be seen as shared.
+ * Anonymous pages have bit 0 of folio->mapping set, KSM pages bits 0 and 1. If
+ * only the parent maps the page, it is marked exclusive: nothing but the check
+ * for KSM must keep it from being made writable.
  */
 static void odd_ksm(struct kunit *test)
 {
@@ -217,7 +216,7 @@ static void odd_unksm(struct kunit *test)
 	folio->mapping = (void *)(((unsigned long)folio->mapping & ~3UL) | 1);
 }
 
-/* It has been put on an LRU list for what it is, and must be taken off as that. */
+/* PG_swapbacked selects the LRU list, so drain the batches before it changes. */
 static void odd_lazyfree(struct kunit *test)
 {
 	lru_add_drain_all();
@@ -251,7 +250,7 @@ static void odd_dirty(struct kunit *test)
 	cowt_change_pte(test, ODD, cowt_pte_hw_written);
 }
 
-/* As a fault has left it before it was shared. */
+/* A write fault leaves the PTE dirty and soft-dirty. */
 static void odd_soft_dirty(struct kunit *test)
 {
 	cowt_change_pte(test, ODD, pte_mkdirty);
@@ -378,7 +377,10 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 	},
 };
 
-/* Of the pages that are shared first, the parent has copied some, and has some alone. */
+/*
+ * Share the region. Then the parent copies the pages @demanded, and the child
+ * unmaps the pages @alone.
+ */
 void cowt_share_odd(struct kunit *test, u64 demanded, u64 alone)
 {
 	const struct odd_case *c = test->param_value;
@@ -412,7 +414,7 @@ const struct flags_case cowt_flags_cases[NR_FLAGS_CASES] = {
 };
 
 /*
- * The VMA forbids it. One refusal is counted, whatever the window.
+ * The VMA does not allow copying ahead. The refusal is counted once per fault.
  */
 
 const struct refused_case cowt_refused_cases[NR_REFUSED_CASES] = {
@@ -440,12 +442,12 @@ const struct refused_case cowt_refused_cases[NR_REFUSED_CASES] = {
 };
 
 /*
- * Races: while the page table is not locked, something happens to a neighbour
- * or to the faulting page. The copy is not mapped and is freed, the others are
- * mapped, and the fault is solved.
+ * Races: a neighbour or the faulting page changes while the fault does not hold
+ * the page table lock. The copy of that page is freed, the others are mapped,
+ * and the fault succeeds.
  */
 
-/* A page of the parent is not any more what it was; note what it is now. */
+/* A race replaced page @i of the parent: record its new state. */
 void cowt_note_race(struct kunit *test, unsigned int i, int refs)
 {
 	struct fixture *f = test->priv;
@@ -453,7 +455,7 @@ void cowt_note_race(struct kunit *test, unsigned int i, int refs)
 	lru_add_drain_all();
 	f->parent.pages[i] = cowt_read_state(test, f->parent.mm, i);
 	f->parent.anon = cowt_read_anon(f->parent.mm);
-	/* What only the child maps now. */
+	/* Now only the child maps the old page. */
 	f->child.pages[i].mapcount--;
 	f->child.pages[i].refs -= refs;
 }
@@ -487,7 +489,7 @@ static void race_swap_out(struct kunit *test)
 	cowt_note_race(test, ODD, 0);
 }
 
-/* Read-only, as before, but another page. */
+/* The PTE is read-only as before, but maps another page. */
 static void race_write_and_protect(struct kunit *test)
 {
 	cowt_write_locked(test, ODD);
@@ -495,7 +497,7 @@ static void race_write_and_protect(struct kunit *test)
 	cowt_note_race(test, ODD, 1);
 }
 
-/* As cowt_swap_out(), with the same limits. */
+/* See cowt_swap_out() for the limits. */
 static void race_migrate(struct kunit *test)
 {
 	unsigned long pfn = page_to_pfn(cowt_odd_page(test));
@@ -506,7 +508,7 @@ static void race_migrate(struct kunit *test)
 	cowt_note_race(test, ODD, 0);
 }
 
-/* A migration entry is not accounted as swap. */
+/* Unlike a swap entry, a migration entry is not in MM_SWAPENTS. */
 static void undo_migrate(struct kunit *test)
 {
 	cowt_replace_pte(test, current->mm, ODD, __pte(0));
@@ -538,7 +540,7 @@ void cowt_race_write_fault_page(struct kunit *test)
 	cowt_note_race(test, FAULT, 1);
 }
 
-/* The PTE is what it was, and the parent is now the only one with the page. */
+/* The parent's PTE stays the same, but no other process maps the page now. */
 void cowt_race_unmap_in_child(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -548,7 +550,10 @@ void cowt_race_unmap_in_child(struct kunit *test)
 	f->child.anon = cowt_read_anon(f->child.mm);
 }
 
-/* A fault copies the pages @copied, ODD among them; @made copies were made, each alone. */
+/*
+ * The child unmaps ODD during a fault that copies the pages @copied. @made pages
+ * were allocated one by one.
+ */
 void cowt_test_race_with_child(struct kunit *test, u64 copied,
 			       unsigned int made)
 {
@@ -581,7 +586,7 @@ const struct policy_case cowt_policy_cases[NR_POLICY_CASES] = {
 	{ "of the VMA", true },
 };
 
-/* A memory policy; that it is the default one does not matter. */
+/* Set a memory policy. Any policy will do, even the default one. */
 void cowt_set_policy(struct kunit *test, bool on)
 {
 #ifdef CONFIG_NUMA

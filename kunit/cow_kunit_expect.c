@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests of copy-on-write faults: what is recorded of two address spaces
- * before a fault, and what is expected after it.
+ * KUnit tests of copy-on-write faults: record the state of both address spaces
+ * before a fault, and compare it with the state after the fault.
  */
 #include <linux/memcontrol.h>
 #include <linux/mm_inline.h>
@@ -12,7 +12,7 @@
 #include "../internal.h"
 #include "cow_kunit.h"
 
-/* The node's count of mapped anonymous pages, with what CPUs keep back. */
+/* NR_ANON_MAPPED of all nodes, including the per-CPU differences. */
 static long read_anon_mapped(void)
 {
 	long nr = 0;
@@ -66,12 +66,12 @@ static void note_space(struct kunit *test, struct space *space)
 		space->pages[i] = cowt_read_state(test, space->mm, i);
 }
 
-/* Note everything that the expectations below compare with. */
+/* Record everything that the expectations below compare with. */
 void cowt_note(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
-	/* A folio on its way to an LRU list has a reference more. */
+	/* The batches of folios to be added to an LRU list hold references. */
 	lru_add_drain_all();
 	note_space(test, &f->parent);
 	note_space(test, &f->child);
@@ -91,13 +91,13 @@ void cowt_expect_content(struct kunit *test, struct space *space, unsigned int i
 				      "content of page %u", i);
 }
 
-/* How many mappings less a page has that has lost @nr; a large folio's are one sum. */
+/* A page lost @nr mappings. By how much does its folio's mapcount drop? */
 static int lost_maps(struct fixture *f, const struct page_state *was, int nr)
 {
 	return f->old && was->page && page_folio(was->page) == f->old ? f->old_lost : nr;
 }
 
-/* The same PTE as before; of the page, @maps mappings and @refs references less. */
+/* The PTE is unchanged; the page has @maps mappings and @refs references less. */
 void cowt_expect_less(struct kunit *test, struct space *space, unsigned int i,
 		      int maps, int refs)
 {
@@ -122,8 +122,8 @@ void cowt_expect_unchanged(struct kunit *test, unsigned int i)
 }
 
 /*
- * Is the PTE of a copy to be clean? Where the PTEs of a block of a folio share an
- * entry of the TLB, they are read as one: each is as dirty as the fault's own, also
+ * Is the PTE of a copy expected to be clean? With contpte, ptep_get() returns the
+ * dirty bit of the whole block: if one PTE of it is dirty, all of them are, even
  * after the folio was split.
  */
 static bool wants_clean(const struct fixture *f, unsigned int i)
@@ -137,7 +137,7 @@ static bool wants_clean(const struct fixture *f, unsigned int i)
 	return has_page(f->clean, i);
 }
 
-/* The parent has a page of its own, and the child what it had. */
+/* The parent maps a copy, the child the same page as before. */
 void cowt_expect_copied(struct kunit *test, unsigned int i)
 {
 	struct fixture *f = test->priv;
@@ -177,12 +177,12 @@ void cowt_expect_copied(struct kunit *test, unsigned int i)
 	cowt_expect_content(test, &f->parent, i);
 	if (is.page == f->parent.pages[i].page)
 		return;
-	/* What the parent writes, the child must not see. */
+	/* The child must not see what the parent writes. */
 	cowt_fill_page(is.page, 0xee);
 	cowt_expect_content(test, &f->child, i);
 }
 
-/* The parent has the page that it had, for itself, and may write to it. */
+/* The parent maps the same page as before, now exclusive and writable. */
 static void expect_reused(struct kunit *test, unsigned int i)
 {
 	struct fixture *f = test->priv;
@@ -209,8 +209,8 @@ static void expect_reused(struct kunit *test, unsigned int i)
 }
 
 /*
- * Of the region, the fault replaced the pages @copied, and made the pages
- * @reused writable; nothing else changed.
+ * The fault replaced the pages @copied of the region and made the pages @reused
+ * writable; nothing else changed.
  */
 void cowt_expect_region_reused(struct kunit *test, u64 copied, u64 reused)
 {
@@ -234,13 +234,13 @@ void cowt_expect_region_reused(struct kunit *test, u64 copied, u64 reused)
 	KUNIT_EXPECT_EQ(test, cowt_read_anon(f->child.mm), f->child.anon);
 }
 
-/* Of the region, the fault replaced the pages @copied, and nothing else. */
+/* The fault replaced the pages @copied of the region and changed nothing else. */
 void cowt_expect_region(struct kunit *test, u64 copied)
 {
 	cowt_expect_region_reused(test, copied, 0);
 }
 
-/* @success pages were copied ahead, @skipped left out for the reason @why. */
+/* @success pages were copied ahead, @skipped pages were not, for the reason @why. */
 void cowt_expect_counts(struct kunit *test, unsigned int success,
 			enum cow_skip why, unsigned int skipped)
 {
@@ -264,8 +264,8 @@ void cowt_expect_counts(struct kunit *test, unsigned int success,
 }
 
 /*
- * Of the copies that were made, @mapped are mapped now, and nobody has a
- * reference to the others.
+ * The fault allocated @made copies. @mapped of them are mapped now, and the test
+ * has the only reference to each of the others.
  */
 void cowt_expect_copies(struct kunit *test, unsigned int made, unsigned int mapped)
 {
@@ -292,18 +292,18 @@ void cowt_expect_copies(struct kunit *test, unsigned int made, unsigned int mapp
  */
 
 /**
- * struct watcher - what MMU notifiers are told
- * @notifier: the one that is told of ranges
- * @tlb: the one that is told of TLB flushes; no notifier may be both
+ * struct watcher - MMU notifiers and what they saw
+ * @notifier: for invalidate_range_start() and invalidate_range_end()
+ * @tlb: for arch_invalidate_secondary_tlbs(), which needs a notifier of its own
  * @test: the test
- * @starts: how often a range was announced
- * @ends: how often one was over
- * @start: of the range
- * @end: of the range
- * @early: pages that were replaced before the range was announced
- * @late: pages that were replaced when it was over
- * @flushes: how often TLBs were flushed
- * @flushed: pages that were mapped by nothing then
+ * @starts: number of calls of invalidate_range_start()
+ * @ends: number of calls of invalidate_range_end()
+ * @start: start of the range
+ * @end: end of the range
+ * @early: pages that had been replaced when the range started
+ * @late: pages that had been replaced when the range ended
+ * @flushes: number of TLB flushes
+ * @flushed: pages whose PTE was none during a flush
  */
 struct watcher {
 	struct mmu_notifier notifier;
@@ -353,7 +353,7 @@ static void watch_end(struct mmu_notifier *notifier,
 	w->late |= replaced_pages(w->test);
 }
 
-/* The page table is locked by the one who flushes. */
+/* The caller holds the page table lock. */
 static void watch_flush(struct mmu_notifier *notifier, struct mm_struct *mm,
 			unsigned long start, unsigned long end)
 {
@@ -380,8 +380,8 @@ static const struct mmu_notifier_ops tlb_ops = {
 };
 
 /*
- * A fault at @at announces the pages from @first to @last, and replaces @copied.
- * When all TLBs forget the old pages, the new ones are not there yet.
+ * A fault at @at invalidates the range from @first to @last and replaces the
+ * pages @copied. The TLB is flushed before any of the copies is mapped.
  */
 void cowt_watch_fault(struct kunit *test, unsigned int at, unsigned long first,
 		      unsigned long last, u64 copied)
@@ -404,14 +404,14 @@ void cowt_watch_fault(struct kunit *test, unsigned int at, unsigned long first,
 	KUNIT_EXPECT_EQ(test, w->end, cowt_page_addr(test, last + 1));
 	KUNIT_EXPECT_EQ(test, w->early, 0);
 	KUNIT_EXPECT_EQ(test, w->late, copied);
-	/* Other architectures do not tell. */
+	/* Other architectures do not call arch_invalidate_secondary_tlbs(). */
 	if (IS_ENABLED(CONFIG_X86)) {
 		KUNIT_EXPECT_EQ(test, w->flushes, 1);
 		KUNIT_EXPECT_EQ(test, w->flushed & copied, copied);
 	}
 }
 
-/* What cowt_expect_region() wants to see: the copies ahead are clean, the fault not. */
+/* Expect clean PTEs for @pages, if hardware sets dirty bits. */
 void cowt_expect_clean(struct kunit *test, u64 pages, bool hw_dirty)
 {
 	struct fixture *f = test->priv;
@@ -423,14 +423,14 @@ void cowt_expect_anon_mapped(struct kunit *test, unsigned int more)
 {
 	struct fixture *f = test->priv;
 
-	/* Elsewhere, other processes' pages come and go meanwhile. */
+	/* On other architectures, other processes change the count. */
 	if (!IS_ENABLED(CONFIG_UML))
 		return;
 	KUNIT_EXPECT_EQ_MSG(test, read_anon_mapped(), f->before.anon_mapped + more,
 			    "nr_anon_pages");
 }
 
-/* @ahead pages were made writable ahead, and the faulting one if @self. */
+/* @ahead pages were made writable ahead, and the faulting page if @self. */
 void cowt_expect_reuses(struct kunit *test, unsigned int ahead, bool self)
 {
 	struct fixture *f = test->priv;

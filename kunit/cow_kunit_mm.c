@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests of copy-on-write faults: address spaces, and what is done to them.
+ * KUnit tests of copy-on-write faults: set up, read and change address spaces.
  */
 #include <linux/delay.h>
 #include <linux/highmem.h>
@@ -29,7 +29,7 @@ unsigned long cowt_page_addr(struct kunit *test, unsigned int i)
  * Looking at address spaces
  */
 
-/* Whether a block of PTEs shares an entry of the TLB is the architecture's business. */
+/* Tests do not compare the contpte bit. */
 static pte_t pte_alone(pte_t pte)
 {
 #ifdef CONFIG_ARM64
@@ -39,7 +39,7 @@ static pte_t pte_alone(pte_t pte)
 #endif
 }
 
-/* Allocates the page table where there is none; that does no harm. */
+/* May allocate a page table, which does no harm. */
 pte_t cowt_read_pte(struct kunit *test, struct mm_struct *mm, unsigned long addr)
 {
 	spinlock_t *ptl = NULL;
@@ -82,7 +82,7 @@ s64 cowt_read_anon(struct mm_struct *mm)
 	return percpu_counter_sum(&mm->rss_stat[MM_ANONPAGES]);
 }
 
-/* Each page of the region has other content, from which its number is read. */
+/* Each page of the region is filled with a byte of its own. */
 u8 cowt_page_byte(unsigned int i)
 {
 	return 0x40 + i;
@@ -110,7 +110,7 @@ bool cowt_page_has(struct page *page, u8 byte)
  * Changing address spaces
  */
 
-/* With mmap_lock held for reading. */
+/* The caller holds mmap_lock for reading. */
 void cowt_fault_locked(struct kunit *test, unsigned int i, unsigned int flags)
 {
 	unsigned long addr = cowt_page_addr(test, i);
@@ -140,8 +140,8 @@ void cowt_write_fault(struct kunit *test, unsigned int i)
 }
 
 /*
- * A write that copies nothing ahead, so that it changes one page only. It is
- * what another thread does in the tests of races.
+ * Write to one page without copying others ahead, like another thread in the
+ * tests of races.
  */
 void cowt_write_alone(struct kunit *test, unsigned int i)
 {
@@ -163,7 +163,7 @@ void cowt_populate(struct kunit *test, u64 pages)
 	}
 }
 
-/* As munmap() would, but also where mmap_lock is held for reading. */
+/* Unmap a page like munmap(), but with mmap_lock held for reading. */
 pte_t cowt_take_page(struct kunit *test, struct mm_struct *mm, unsigned int i)
 {
 	unsigned long addr = cowt_page_addr(test, i);
@@ -202,8 +202,8 @@ void cowt_replace_pte(struct kunit *test, struct mm_struct *mm, unsigned int i,
 }
 
 /*
- * There is no swap device; the entry must be gone before anybody looks it up.
- * The page's reference is kept, as the swap cache would.
+ * There is no swap device: the entry must be removed before anything looks it
+ * up. The page's reference is kept, as the swap cache does.
  */
 void cowt_swap_out(struct kunit *test, unsigned int i)
 {
@@ -219,7 +219,7 @@ void cowt_drop_swap_entry(struct kunit *test, unsigned int i, struct page *page)
 	put_page(page);
 }
 
-/* Change a PTE of the parent's, with its page table locked. */
+/* Change a PTE of the parent. */
 void cowt_change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte))
 {
 	unsigned long addr = cowt_page_addr(test, i);
@@ -240,7 +240,7 @@ static pte_t pte_never_written(pte_t pte)
 	return pte_clear_soft_dirty(pte_mkclean(pte));
 }
 
-/* Hardware sets one of the two bits. */
+/* Hardware sets the dirty bit, but not the soft-dirty bit. */
 pte_t cowt_pte_hw_written(pte_t pte)
 {
 	return pte_clear_soft_dirty(pte_mkdirty(pte));
@@ -251,7 +251,7 @@ pte_t cowt_pte_make_protnone(pte_t pte)
 	return pte_modify(pte, PAGE_NONE);
 }
 
-/* As mprotect(PROT_READ) would, but also in the middle of a fault. */
+/* Like mprotect(PROT_READ), but with mmap_lock held for reading. */
 void cowt_write_protect(struct kunit *test, unsigned int i)
 {
 	unsigned long addr = cowt_page_addr(test, i);
@@ -277,7 +277,7 @@ void cowt_change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clear)
 	KUNIT_ASSERT_NOT_NULL(test, vma);
 }
 
-/* With both mmap_locks held for writing. */
+/* The caller holds both mmap_locks for writing. */
 static int dup_vma(struct mm_struct *mm, struct vm_area_struct *vma)
 {
 	struct vm_area_struct *new = vm_area_dup(vma);
@@ -292,14 +292,14 @@ static int dup_vma(struct mm_struct *mm, struct vm_area_struct *vma)
 	ret = anon_vma_fork(new, vma);
 	if (ret)
 		goto free;
-	/* insert_vm_struct() wants a VMA that has not been written to. */
+	/* insert_vm_struct() warns about a VMA that has an anon_vma. */
 	anon_vma = new->anon_vma;
 	new->anon_vma = NULL;
 	ret = insert_vm_struct(mm, new);
 	new->anon_vma = anon_vma;
 	if (ret)
 		goto unlink;
-	/* It is in the tree: mmput() frees it from here on. */
+	/* The VMA is in the tree: from here on, mmput() frees it. */
 	if (new->vm_file)
 		get_file(new->vm_file);
 	return copy_page_range(new, vma);
@@ -330,7 +330,7 @@ void cowt_share(struct kunit *test)
 			kunit_add_action_or_reset(test, mmput_action, child), 0);
 	child->task_size = TASK_SIZE;
 #ifdef CONFIG_MEMCG
-	/* This thread, which it outlives: the cleanup runs in another one. */
+	/* The mm outlives its owner, this thread: cleanup runs in another one. */
 	rcu_assign_pointer(child->owner, NULL);
 #endif
 
@@ -360,7 +360,7 @@ static bool no_hw_dirty_stub(void)
 	return false;
 }
 
-/* Does hardware set dirty bits? */
+/* Pretend that hardware sets dirty bits, or that it does not. */
 void cowt_set_hw_dirty(struct kunit *test, bool hw_dirty)
 {
 	if (hw_dirty)
@@ -380,7 +380,7 @@ void cowt_set_window(unsigned int pages)
 	WRITE_ONCE(sysctl_cow_precopy_pages, pages);
 }
 
-/* Look at the pages from the one that has number @first in the first VMA. */
+/* The region starts at page @first of the first VMA. */
 void cowt_look_at(struct kunit *test, unsigned long first)
 {
 	struct fixture *f = test->priv;
@@ -388,7 +388,7 @@ void cowt_look_at(struct kunit *test, unsigned long first)
 	f->region = f->base + first * PAGE_SIZE;
 }
 
-/* Share the pages @pages of the region, and note what there is. */
+/* Populate the pages @pages of the region, share them, and record the state. */
 void cowt_share_pages(struct kunit *test, u64 pages)
 {
 	cowt_populate(test, pages);
@@ -415,8 +415,8 @@ void cowt_map_fixed(struct kunit *test, unsigned long addr, unsigned long len,
 }
 
 /*
- * A test's address space goes when its thread ends, and the next test may have
- * begun by then: its counts of mapped pages would be those of both.
+ * The address space of the previous test is freed when that test's thread exits.
+ * The next test must wait for that, because it looks at global counters.
  */
 static struct mm_struct *last_mm;
 
@@ -424,7 +424,7 @@ static void wait_for_last_mm(void)
 {
 	if (!last_mm)
 		return;
-	/* The last thing that exit_mmap() does is to empty the tree of VMAs. */
+	/* exit_mmap() empties the tree of VMAs when all pages are unmapped. */
 	while (!mtree_empty(&last_mm->mm_mt))
 		fsleep(1000);
 	mmdrop(last_mm);
@@ -437,8 +437,8 @@ void cowt_suite_exit(struct kunit_suite *suite)
 }
 
 /*
- * The first VMA begins with a page table and ends in the middle of the next.
- * The second follows at once; another flag keeps the two from being merged.
+ * The first VMA starts where a page table starts and ends within the next one.
+ * The second VMA follows immediately; a different flag prevents a merge.
  */
 int cowt_init(struct kunit *test)
 {
@@ -472,7 +472,7 @@ int cowt_init(struct kunit *test)
 	return 0;
 }
 
-/* Runs in another thread, when the parent's address space is gone. */
+/* Runs in another thread, which has no access to the parent's address space. */
 void cowt_exit(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -486,7 +486,7 @@ void cowt_exit(struct kunit *test)
 	WRITE_ONCE(sysctl_cow_precopy_max, f->old_max);
 }
 
-/* The pages that the child has not any more, if it ever had them. */
+/* The child unmaps the pages @pages. */
 void cowt_take_from_child(struct kunit *test, u64 pages)
 {
 	struct fixture *f = test->priv;
@@ -496,12 +496,12 @@ void cowt_take_from_child(struct kunit *test, u64 pages)
 		if (!has_page(pages, i))
 			continue;
 		cowt_unmap_page_of(test, f->child.mm, i);
-		/* So that it shows who has made it dirty. */
+		/* The fault under test must be what makes it dirty. */
 		cowt_change_pte(test, i, pte_never_written);
 	}
 }
 
-/* Pages of the parent that faults have copied. */
+/* The parent copies each of the pages @pages in a fault of its own. */
 void cowt_demand(struct kunit *test, u64 pages)
 {
 	unsigned int i;
@@ -522,7 +522,7 @@ void cowt_map_file(struct kunit *test)
 	struct vm_area_struct *vma;
 	struct file *file = NULL;
 
-	/* What is shared and anonymous is a file in truth. */
+	/* Shared anonymous memory is backed by a shmem file. */
 	addr = kunit_vm_mmap(test, NULL, 0, len, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, 0);
 	KUNIT_ASSERT_NE(test, addr, 0);
@@ -549,7 +549,7 @@ void cowt_set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty)
 	cowt_set_hw_dirty(test, hw_dirty);
 }
 
-/* Pages of the parent that were copied ahead, as hardware says used or not. */
+/* Make @pages look as if they were copied ahead, and written to since if @used. */
 void cowt_copied_ahead(struct kunit *test, u64 pages, bool used)
 {
 	unsigned int i;
@@ -560,7 +560,7 @@ void cowt_copied_ahead(struct kunit *test, u64 pages, bool used)
 			cowt_change_pte(test, i, used ? cowt_pte_hw_written : pte_never_written);
 }
 
-/* Nothing is demanded where faults leave no trace. */
+/* Without soft-dirty bits, a demand fault leaves no trace in the PTE. */
 void cowt_skip_without_demand(struct kunit *test)
 {
 	if (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests for the choice of the pages that a copy-on-write fault copies
- * ahead: each rule and each boundary as a table of what was found and what is
- * taken, and what the choice promises as a property of whatever a program does,
- * by a simulated page table that is written to in thousands of ways.
+ * KUnit tests of cow_policy(), which chooses the pages that a copy-on-write fault
+ * copies ahead: tables with each rule and each boundary, and the bound of unused
+ * copies in a simulated page table that is written to in thousands of ways.
  */
 #include <kunit/test.h>
 #include <linux/bitops.h>
@@ -20,7 +19,7 @@
 
 #define BITS(first, last)	GENMASK_ULL(last, first)
 
-/* Two of three pages from 0 to @last: never a run of more than two. */
+/* Two of every three pages from 0 to @last: no run is longer than two. */
 #define PAIRS(last)		(0xb6db6db6db6db6dbULL & BITS(0, last))
 #define PAIRS_18		PAIRS(25)
 #define PAIRS_19		PAIRS(27)
@@ -30,20 +29,20 @@
 #define EVEN_PAGES		0x5555555555555555ULL
 
 /**
- * struct policy_case - evidence, and what is to be taken
- * @desc: in words
- * @pos: place of the fault in the block
- * @before: length of the run below; in the block it is written and demanded
- * @after: the same above
- * @demand: other pages that were written to in a fault
- * @used: other pages that are written, but not demanded
- * @unused: copied ahead, and not written to since
- * @outside: pages of the block that were not looked at
- * @max: bound of the window; 0 for the default, which is the block for @reuse
+ * struct policy_case - evidence, and the expected pages
+ * @desc: description
+ * @pos: position of the fault in the block
+ * @before: length of the run of demanded pages below the fault
+ * @after: length of the run of demanded pages above the fault
+ * @demand: other pages that were copied by faults of their own
+ * @used: other pages that were copied ahead and written to
+ * @unused: pages that were copied ahead and not written to
+ * @outside: pages of the block that were not read
+ * @max: largest window; 0 for the default, which is the block for @reuse
  * @reuse: pages are made writable, not copied
- * @no_hw_dirty: hardware does not note writes
+ * @no_hw_dirty: hardware does not set dirty bits
  * @sequential: MADV_SEQUENTIAL
- * @want: the pages
+ * @want: the pages that are taken
  */
 struct policy_case {
 	const char *desc;
@@ -61,7 +60,7 @@ struct policy_case {
 	u64 want;
 };
 
-/* The pages of a run next to @pos that are in the block. */
+/* The pages of the runs next to @pos that are in the block. */
 static u64 run_in_block(unsigned int pos, unsigned int before, unsigned int after)
 {
 	u64 run = 0;
@@ -112,7 +111,7 @@ struct run_case {
 	unsigned int reuse;
 };
 
-/* @want pages to copy, @reuse to make writable. */
+/* @want: number of pages to copy; @reuse: number of pages to make writable */
 static const struct run_case run_cases[] = {
 	{ "no page", 0, 15, 0, 0 },
 	{ "1 page", 1, 15, 0, 0 },
@@ -155,8 +154,8 @@ static const struct run_case run_cases[] = {
 KUNIT_ARRAY_PARAM_DESC(run, run_cases, desc);
 
 /*
- * The fault is the first page of the aligned ones that its window is from, or
- * the last one if the run is above it, so that nothing else limits the window.
+ * The fault is at the first page of an aligned block, or at the last one if the
+ * run is above it, so that only the run limits the window.
  */
 static struct policy_case run_to_policy(const struct run_case *c, bool forward)
 {
@@ -176,7 +175,7 @@ static u64 run_window(const struct policy_case *p, unsigned int nr)
 {
 	if (!nr)
 		return 0;
-	/* No run is below and above. */
+	/* The run is below the fault if the fault is at the first page. */
 	return p->pos == COW_BLOCK / 2 ? BITS(p->pos + 1, p->pos + nr) :
 					 BITS(p->pos - nr, p->pos - 1);
 }
@@ -187,7 +186,7 @@ static void test_run(struct kunit *test, bool reuse, bool no_hw_dirty)
 	unsigned int want = reuse ? c->reuse : c->want;
 	int forward;
 
-	/* Rule 6; what is made writable is not in vain for want of hardware. */
+	/* Rule 6, which does not apply to reuse */
 	if (no_hw_dirty && !reuse)
 		want = min(want, 1U);
 	for (forward = 0; forward < 2; forward++) {
@@ -251,7 +250,7 @@ static const struct policy_case window_cases[] = {
 		.desc = "short run below, longer one above",
 		.pos = 32, .before = 2, .after = 24,
 	}, {
-		/* Runs are read beyond the block, and without a lock. */
+		/* Runs extend beyond the block, and are read without a lock. */
 		.desc = "tie at the end of the block: forward",
 		.pos = 63, .before = 16, .after = 16,
 	}, {
@@ -504,7 +503,7 @@ static void sequential(struct kunit *test)
 }
 
 /*
- * Rule 4; the fault is one of the pages that are demanded
+ * Rule 4; the faulting page counts as demanded
  */
 
 static const struct policy_case dense_cases[] = {
@@ -674,7 +673,7 @@ static void dense(struct kunit *test)
 }
 
 /*
- * Whatever the evidence is, even what no page table can say
+ * Random evidence, including what no page table can contain
  */
 
 static u64 random_map(struct rnd_state *rnd)
@@ -695,7 +694,7 @@ static u64 random_map(struct rnd_state *rnd)
 	}
 }
 
-/* No page that is not there, or not free, or the fault's; and not too many. */
+/* Only valid pages that are still shared, not the faulting one, and at most @max. */
 static bool is_sane(const struct cow_evidence *e, u64 take)
 {
 	u64 no = ~e->valid | e->written | e->unused | BIT_ULL(e->pos);
@@ -739,34 +738,34 @@ static void any_evidence(struct kunit *test)
  */
 
 #define SIM_PAGES	4096
-/* The property tests write to fewer, to fill them more than once. */
+/* The tests of the bound write to fewer pages, so that they fill up. */
 #define SIM_REGION	1024
 
 enum sim_state {
 	SIM_SHARED,
-	/* Copied by a fault. */
+	/* Copied by a fault of its own */
 	SIM_DEMANDED,
-	/* Copied ahead, and written to later. */
+	/* Copied ahead and then written to */
 	SIM_USED,
-	/* Copied ahead. */
+	/* Copied ahead, and not written to */
 	SIM_UNUSED,
 };
 
 /**
  * struct sim - the address space
  * @test: the test
- * @rnd: where all that is random comes from
- * @what: what it is doing, for a message
- * @number: of the sequence of writes
- * @pages: size of the VMA
+ * @rnd: state of the random number generator
+ * @what: name of the write pattern, for messages
+ * @number: number of the sequence of writes, for messages
+ * @pages: size of the VMA in pages
  * @max: vm.cow_precopy_max
  * @hw_dirty: hardware sets dirty bits
- * @early: look at few PTEs first, as the fault does
- * @faults: on demand
- * @taken: pages copied ahead
- * @unused: those of them that have not been written to
- * @broken: something was wrong, and has been said
- * @state: of each page
+ * @early: use the early exits of the fault handler
+ * @faults: number of faults
+ * @taken: number of pages copied ahead
+ * @unused: number of those that have not been written to
+ * @broken: a failure was reported
+ * @state: state of each page
  */
 struct sim {
 	struct kunit *test;
@@ -821,7 +820,7 @@ static bool sim_written(const struct sim *s, unsigned int page)
 	return sim_private(s, page) && (!s->hw_dirty || s->state[page] != SIM_UNUSED);
 }
 
-/* As cow_precopy_alone() */
+/* Like cow_precopy_alone() */
 static bool sim_alone(const struct sim *s, unsigned int page)
 {
 	unsigned int index = page % PTRS_PER_PTE;
@@ -832,7 +831,7 @@ static bool sim_alone(const struct sim *s, unsigned int page)
 	       !sim_private(s, page ^ 5);
 }
 
-/* As cow_precopy_sparse() */
+/* Like cow_precopy_sparse() */
 static bool sim_sparse(const struct sim *s, unsigned int page)
 {
 	unsigned int index = page % PTRS_PER_PTE, distance, nr = 0;
@@ -848,7 +847,7 @@ static bool sim_sparse(const struct sim *s, unsigned int page)
 	return nr < 3;
 }
 
-/* As cow_precopy_gather() */
+/* Like cow_precopy_gather() */
 static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
 {
 	unsigned int limit = min(s->max, COW_RUN_PAGES) * COW_RUN_SHARE, size = COW_BLOCK;
@@ -876,7 +875,7 @@ static void sim_gather(const struct sim *s, unsigned int page, struct cow_eviden
 	}
 }
 
-/* What a fault at a shared page takes. */
+/* The pages that a fault at a shared page copies ahead. */
 static u64 sim_choose(struct sim *s, unsigned int page)
 {
 	struct cow_evidence e;
@@ -905,7 +904,7 @@ static void sim_fault(struct sim *s, unsigned int page)
 		s->taken++;
 		s->unused++;
 	}
-	/* The bound. */
+	/* The bound: no more unused copies than faults */
 	if (s->unused <= s->faults || s->broken)
 		return;
 	s->broken = true;
@@ -965,7 +964,7 @@ static void write_stride(struct sim *s)
 		sim_write(s, page);
 }
 
-/* Two of three, or of four. */
+/* Write to two pages of every three or four. */
 static void write_pairs(struct sim *s)
 {
 	unsigned int page = sim_random(s, s->pages), nr = some_length(s);
@@ -977,7 +976,7 @@ static void write_pairs(struct sim *s)
 	}
 }
 
-/* The next page, from a random one on, of the state @state; or any page. */
+/* Find a page in state @state, starting from a random page; if none, any page. */
 static unsigned int find_state(struct sim *s, enum sim_state state)
 {
 	unsigned int page = sim_random(s, s->pages), nr;
@@ -987,19 +986,19 @@ static unsigned int find_state(struct sim *s, enum sim_state state)
 	return page;
 }
 
-/* Only where nothing was copied ahead. */
+/* Write to a shared page. */
 static void write_shared(struct sim *s)
 {
 	sim_write(s, find_state(s, SIM_SHARED));
 }
 
-/* What was copied ahead, which makes runs longer without a fault. */
+/* Write to a page that was copied ahead: the run grows without a fault. */
 static void write_unused(struct sim *s)
 {
 	sim_write(s, find_state(s, SIM_UNUSED));
 }
 
-/* The next page to fault behind a run. */
+/* Write to the first shared page after a run. */
 static void write_behind_run(struct sim *s)
 {
 	unsigned int page = find_state(s, SIM_DEMANDED);
@@ -1020,7 +1019,7 @@ static void write_before_run(struct sim *s)
 		sim_write(s, page);
 }
 
-/* Of a few pages, the one at which most would be copied in vain. */
+/* Of eight pages, write to the one whose fault copies the most pages. */
 static void write_greedy(struct sim *s)
 {
 	unsigned int best = 0, most = 0, i;
@@ -1044,7 +1043,7 @@ static void (* const sim_kinds[])(struct sim *s) = {
 	write_shared, write_unused, write_behind_run, write_before_run, write_greedy,
 };
 
-/* Some kinds often, some seldom, others never. */
+/* Each kind of write has a random weight, which may be 0. */
 static void write_mixed(struct sim *s)
 {
 	unsigned int weight[ARRAY_SIZE(sim_kinds)], sum = 0, steps, i, n;
@@ -1071,7 +1070,7 @@ struct bound_case {
 	unsigned int sequences;
 };
 
-/* As faults are, and as if each of them looked at all that is around it. */
+/* With the early exits of the fault handler, and without ("looking always") */
 static const struct bound_case bound_cases[] = {
 	{ "at most 15", 15, true, false, 1000 },
 	{ "at most 15, looking always", 15, false, false, 1000 },
@@ -1084,7 +1083,7 @@ static const struct bound_case bound_cases[] = {
 	{ "at most 12", 12, false, false, 250 },
 };
 
-/* Windows of more pages than the default. */
+/* Windows larger than the default */
 static const struct bound_case large_cases[] = {
 	{ "at most 16", 16, true, false, 250 },
 	{ "at most 16, looking always", 16, false, false, 250 },
@@ -1108,7 +1107,7 @@ static struct sim *bound_sim(struct kunit *test)
 	return s;
 }
 
-/* At any time, as many unused pages as faults on demand at most. */
+/* At any time there are at most as many unused copies as there were faults. */
 static void bound_of_waste(struct kunit *test)
 {
 	const struct bound_case *c = test->param_value;
@@ -1116,7 +1115,7 @@ static void bound_of_waste(struct kunit *test)
 
 	s->what = "sequence";
 	for (; s->number < c->sequences && !s->broken; s->number++) {
-		/* Not all VMAs end with a block. */
+		/* The VMA may end within a block. */
 		s->pages = SIM_REGION >> sim_random(s, 6);
 		s->pages -= sim_random(s, s->pages / 4);
 		sim_fork(s);
@@ -1124,7 +1123,7 @@ static void bound_of_waste(struct kunit *test)
 	}
 }
 
-/* A run of @nr pages from @from; then a fault beyond either end of it. */
+/* Write to @nr pages from @from on, then to the next shared page at each end. */
 static void write_both_ends(struct sim *s, unsigned int from, unsigned int nr)
 {
 	unsigned int page;
@@ -1141,7 +1140,7 @@ static void write_both_ends(struct sim *s, unsigned int from, unsigned int nr)
 		sim_write(s, page);
 }
 
-/* The rest of a window beyond the one end, and one beyond the other. */
+/* One window at each end of a run of written pages. */
 static void bound_at_both_ends(struct kunit *test)
 {
 	struct sim *s = bound_sim(test);
@@ -1168,7 +1167,7 @@ static void bound_at_both_ends_large(struct kunit *test)
 }
 
 /*
- * What it is good for: faults, and pages taken, of well-known patterns
+ * The benefit: number of faults and of copies for common write patterns
  */
 
 /* In tenths of a percent, rounded up. */
@@ -1201,7 +1200,7 @@ static void backward(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, s->unused, 0);
 }
 
-/* Without dirty bits it is every second page. */
+/* Without dirty bits, every second page faults. */
 static void forward_no_hw_dirty(struct kunit *test)
 {
 	struct sim *s = new_sim(test);
@@ -1215,7 +1214,7 @@ static void forward_no_hw_dirty(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, s->unused, 0);
 }
 
-/* Every second page, and then the others: two threads, one after the other. */
+/* Write to the even pages, then to the odd ones, like two threads in turn. */
 static void interleaved(struct kunit *test)
 {
 	struct sim *s = new_sim(test);
@@ -1245,7 +1244,7 @@ static u16 *random_order(struct kunit *test, struct sim *s)
 	return order;
 }
 
-/* Every page once, in random order. */
+/* Write to every page once, in random order. */
 static void permutation(struct kunit *test)
 {
 	struct sim *s = new_sim(test);
@@ -1263,7 +1262,7 @@ static void permutation(struct kunit *test)
 	}
 }
 
-/* One page in 20, at random: next to nothing is taken. */
+/* Write to one page in 20 at random: hardly any page is copied ahead. */
 static void sparse(struct kunit *test)
 {
 	struct sim *s = new_sim(test);
@@ -1297,7 +1296,7 @@ static const struct stride_case stride_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(stride, stride_cases, desc);
 
-/* Whether faults look first or not. */
+/* With the early exits, and without. */
 static void stride(struct kunit *test)
 {
 	const struct stride_case *c = test->param_value;
@@ -1315,7 +1314,7 @@ static void stride(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, s->taken, 0);
 }
 
-/* One page, wherever it is. */
+/* A single write, at each position. */
 static void single(struct kunit *test)
 {
 	struct sim *s = new_sim(test);

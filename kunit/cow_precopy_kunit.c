@@ -59,7 +59,7 @@ static void copies_the_window(struct kunit *test)
 	cowt_expect_counts(test, c->pages, COW_SKIP_NONE, 0);
 }
 
-/* Write as a program does, which faults only where it has to. */
+/* Write to all pages; only those with a read-only PTE fault. */
 static unsigned int write_upward(struct kunit *test)
 {
 	unsigned int i, faults = 0;
@@ -77,7 +77,7 @@ static void sequential_walk(struct kunit *test)
 {
 	const struct size_case *c = test->param_value;
 	unsigned int copies = DIV_ROUND_UP(NR_PAGES, c->pages + 1);
-	/* The last window reaches over the region, to where nothing is mapped. */
+	/* Beyond the region, where the last window ends, nothing is mapped. */
 	unsigned int rest = copies * (c->pages + 1) - NR_PAGES;
 
 	cowt_set_window(c->pages);
@@ -108,7 +108,7 @@ struct bound_case {
 	unsigned int skipped;
 };
 
-/* The fault is @before pages before the last one in front of the boundary. */
+/* The fault is @before pages below the last page below the boundary. */
 static const struct bound_case bound_cases[] = {
 	{ "from the last page", 0, 1, 0, 1 },
 	{ "from the last page, largest window", 0, COW_PRECOPY_MAX_PAGES, 0, 1 },
@@ -121,7 +121,7 @@ static const struct bound_case bound_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
 
-/* @boundary: the first page of the region that is behind it. */
+/* @boundary: the first page of the region above the boundary */
 static void test_bound(struct kunit *test, unsigned int boundary, enum cow_skip why)
 {
 	const struct bound_case *c = test->param_value;
@@ -134,7 +134,7 @@ static void test_bound(struct kunit *test, unsigned int boundary, enum cow_skip 
 	cowt_expect_counts(test, c->copied, why, c->skipped);
 }
 
-/* Half of the region in front of @addr, half of it behind. */
+/* Half of the region is below @addr, half of it above. */
 static void test_both_sides(struct kunit *test, unsigned long addr, enum cow_skip why)
 {
 	struct fixture *f = test->priv;
@@ -143,7 +143,7 @@ static void test_both_sides(struct kunit *test, unsigned long addr, enum cow_ski
 	test_bound(test, NR_PAGES / 2, why);
 }
 
-/* Behind the end is another VMA, whose pages could be copied as well. */
+/* Above the end is another VMA, whose pages could be copied as well. */
 static void next_vma(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -151,7 +151,7 @@ static void next_vma(struct kunit *test)
 	test_both_sides(test, f->end, COW_SKIP_VMA);
 }
 
-/* Behind the end is nothing, so that all that can go wrong is the counter. */
+/* Nothing is mapped above the end: this tests the counter. */
 static void vma_end(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -168,7 +168,7 @@ static void pmd_boundary(struct kunit *test)
 	test_both_sides(test, f->base + PMD_SIZE, COW_SKIP_PMD);
 }
 
-/* Where both end, it is the VMA's end that counts. */
+/* If both end at the same page, the VMA's end is counted. */
 static void vma_end_at_pmd_boundary(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -205,7 +205,7 @@ static void written_neighbour(struct kunit *test)
 	cowt_expect_counts(test, 2, COW_SKIP_WRITABLE, 1);
 }
 
-/* One page was only read. */
+/* One page of the file was only read, and is still the file's page. */
 static void file_neighbour(struct kunit *test)
 {
 	cowt_map_file(test);
@@ -223,7 +223,7 @@ static void file_neighbour(struct kunit *test)
  * The faulting page itself
  */
 
-/* Nothing is copied, so nothing is copied ahead. */
+/* A fault that reuses its page copies nothing ahead. */
 static void fault_reuses(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -259,7 +259,7 @@ static void fault_on_zero_page(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
-/* The page itself is copied, as ever. */
+/* The faulting page is copied, and nothing is copied ahead. */
 static void fault_is_no_plain_write(struct kunit *test)
 {
 	const struct flags_case *c = test->param_value;
@@ -312,7 +312,7 @@ static void race_on_neighbour(struct kunit *test)
 		c->undo(test);
 }
 
-/* Another thread has solved the fault: nothing is left to do. */
+/* Another thread handled the same fault first. */
 static void race_on_fault_page(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -337,7 +337,7 @@ static void race_write_all(struct kunit *test)
 	}
 }
 
-/* No copy is left to map, but the fault is solved. */
+/* All copies ahead lost the race, but the faulting page is copied. */
 static void race_on_all_neighbours(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -352,7 +352,7 @@ static void race_on_all_neighbours(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
 }
 
-/* The copy is mapped all the same, and the old page is freed. */
+/* The copy is mapped, and the old page is freed. */
 static void race_with_child(struct kunit *test)
 {
 	cowt_set_window(3);
@@ -362,13 +362,13 @@ static void race_with_child(struct kunit *test)
 }
 
 /*
- * Memory is short: the fault is solved, nothing is copied ahead, and nothing is
- * asked for again.
+ * Memory is short: the faulting page is copied, nothing is copied ahead, and the
+ * allocation is not retried.
  */
 
 /*
- * A write fault that ends when it has looked at its neighbours, as it does if
- * memory is short for its own page. With mmap_lock held for reading.
+ * A write fault that ends after it has chosen its neighbours, as when its own
+ * page cannot be allocated. The caller holds mmap_lock for reading.
  */
 static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int looked_at)
 {
@@ -393,7 +393,7 @@ static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int lo
 	cow_fault_end(&vmf, &cow);
 }
 
-/* The neighbours that were looked at are let go, and counted nowhere. */
+/* The references on the neighbours are dropped, and nothing is counted. */
 static void fault_fails(struct kunit *test)
 {
 	cowt_set_window(3);
@@ -440,7 +440,7 @@ static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long 
 	return f->nr_copies < 2 ? cowt_alloc_stub(vma, addr) : NULL;
 }
 
-/* What was copied before memory ran out is not in vain. */
+/* The copies that were allocated before memory ran out are mapped. */
 static void allocation_fails_later(struct kunit *test)
 {
 	cowt_share_pages(test, ALL_PAGES);
@@ -452,7 +452,7 @@ static void allocation_fails_later(struct kunit *test)
 	cowt_expect_counts(test, 2, COW_SKIP_NOMEM, 1);
 }
 
-/* @last: the last page of the window that is shared */
+/* @last: the last page of the range that is invalidated */
 static void test_notifier(struct kunit *test, unsigned long last, u64 copied)
 {
 	cowt_watch_fault(test, FAULT, FAULT, last, copied);
