@@ -14,11 +14,11 @@ behaviour_tree()
 {
 	if [ "$G_KIND" = own ]; then
 		B_DIR=$K_DIR
-		unmoved || die "it has to be as it was when the gate began"
+		tree_unchanged || die "it has to be as it was when the gate began"
 		return
 	fi
 	build_tree
-	at "$G_HEAD"
+	checkout_in_gate_tree "$G_HEAD"
 	B_DIR=$G_DIR
 }
 
@@ -46,9 +46,9 @@ boot_kernel()
 		return
 	fi
 	ON_FAILED_JOB=job_failed
-	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || rival_options
+	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || enable_new_options
 	build_kernel "$ARCH" "$B_DIR" || build_failed
-	[ -z "$RIVAL_FRAGMENT" ] || remark_off "$B_DIR/$(out_name "$ARCH")"
+	[ -z "$RIVAL_FRAGMENT" ] || warn_options_off "$B_DIR/$(out_name "$ARCH")"
 }
 
 # A base that does not build is not the submission's fault.
@@ -65,7 +65,7 @@ build_failed()
 	mv "$LOGS/build.log" "$LOGS/build.patched.log"
 	RIVAL_FRAGMENT=
 	build_base
-	fault "the kernel does not build: $(errors_of "$LOGS/build.patched.log")"
+	fail "the kernel does not build: $(errors_of "$LOGS/build.patched.log")"
 	leave 0
 }
 
@@ -90,7 +90,7 @@ job_failed()
 		ON_FAILED_JOB=job_failed_again
 		run_job "$1"
 		ON_FAILED_JOB=job_failed
-		remark "the patched kernel did not survive it at first: $2; see $1.first"
+		warn "the patched kernel did not survive it at first: $2; see $1.first"
 		return
 	fi
 	job_failed_again "$@"
@@ -98,7 +98,7 @@ job_failed()
 
 job_failed_again()
 {
-	fault "the patched kernel does not survive it: $2"
+	fail "the patched kernel does not survive it: $2"
 	leave 0
 }
 
@@ -113,7 +113,7 @@ base_failed()
 }
 
 # What a series brings is off by default, and has to be on to be looked at.
-rival_options()
+enable_new_options()
 {
 	[ -n "$(new_symbols "$G_HEAD")" ] || return 0
 	fragment_of on
@@ -132,9 +132,9 @@ need_our_tests()
 	[ -n "$G_OURS" ] || not_applicable "the submission does not carry our options: our tests have nothing to look at"
 }
 
-# lend_selftests: ours, to a submission that has none: cow_bench measures any kernel.
+# copy_our_selftests: ours, to a submission that has none: cow_bench measures any kernel.
 # The gate's tree is without them again at the next commit.
-lend_selftests()
+copy_our_selftests()
 {
 	local dir=$B_DIR/tree/tools/testing/selftests/cow
 	rm -rf "$dir"
@@ -144,9 +144,9 @@ lend_selftests()
 # take_results WHAT: each test that failed is a finding
 take_results()
 {
-	awk -F '\t' '$1 == "fail" { print $2 ($3 != "" ? ": " $3 : "") }' "$RESULTS" | faults "$1"
+	awk -F '\t' '$1 == "fail" { print $2 ($3 != "" ? ": " $3 : "") }' "$RESULTS" | fail_each "$1"
 	note "$1$(count_results pass) passed, $(count_results fail) failed, $(count_results skip) skipped"
-	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] || fault "$1no test passed"
+	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] || fail "$1no test passed"
 }
 
 # kunit_on ARCH [NAME SYMBOL=y...]: our KUnit tests on the submission, in a kernel
@@ -160,7 +160,7 @@ kunit_on()
 		options+=("--kconfig_add=CONFIG_$symbol")
 	done
 	if ! run_kunit "$B_DIR/tree" "$B_DIR/kunit-$arch${name:+-$name}" "$arch" '' "${options[@]}"; then
-		fault "the kernel with the KUnit tests does not build: $(errors_of "$LOGS/kunit.py-$arch.log")"
+		fail "the kernel with the KUnit tests does not build: $(errors_of "$LOGS/kunit.py-$arch.log")"
 		return
 	fi
 	take_results ""
@@ -183,7 +183,7 @@ kselftests_on()
 	if [ "$status" -ne 0 ]; then
 		errors=$(errors_of "$LOGS/selftests.log")
 		[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
-		fault "the kselftests do not build: $errors"
+		fail "the kselftests do not build: $errors"
 		return
 	fi
 	run_selftests

@@ -15,8 +15,8 @@ build_tree()
 	fi
 }
 
-# at COMMIT: files that stay the same keep their time stamps
-at()
+# checkout_in_gate_tree COMMIT: files that stay the same keep their time stamps
+checkout_in_gate_tree()
 {
 	rm -f "$(kgit -C "$GB_TREE" rev-parse --git-dir)/index.lock"
 	kgit -C "$GB_TREE" reset -q --hard "$1"
@@ -41,18 +41,18 @@ not_configured()
 {
 	[ "$(kgit -C "$GB_TREE" rev-parse HEAD)" != "$G_BASE" ] ||
 		die "the kernel could not be configured; log: $LOGS/config.log"
-	fault "the kernel cannot be configured with $(kgit -C "$GB_TREE" log -1 --format=%s): $(tail -n 3 "$LOGS/config.log" | paste -sd';')"
+	fail "the kernel cannot be configured with $(kgit -C "$GB_TREE" log -1 --format=%s): $(tail -n 3 "$LOGS/config.log" | paste -sd';')"
 	leave 0
 }
 
-# remark_off OUT: which of the series' options are not on in a configuration that was
+# warn_options_off OUT: which of the series' options are not on in a configuration that was
 # to have them on
-remark_off()
+warn_options_off()
 {
 	local line
 	while read -r line; do
 		grep -qE "^${line%=y}=[ym]$" "$1/.config" ||
-			remark "${line%=y} cannot be on in this configuration: what it adds was not looked at"
+			warn "${line%=y} cannot be on in this configuration: what it adds was not looked at"
 	done < "$SCRATCH/on.fragment"
 }
 
@@ -79,8 +79,8 @@ ways()
 	[ -z "$(new_symbols "$G_HEAD")" ] || echo on
 }
 
-# what_is WAY: for messages, " with ..."; nothing if the series has no option
-what_is()
+# with_options WAY: for messages, " with ..."; nothing if the series has no option
+with_options()
 {
 	local names
 	names=$(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')
@@ -162,25 +162,25 @@ makefile_lines()
 }
 
 # What a check compiled in all its ways: if that was nothing, it has nothing to say.
-LOOKED=0
+OBJECTS_SEEN=0
 
-looked_at()
+count_objects()
 {
-	LOOKED=$((LOOKED + $1))
+	OBJECTS_SEEN=$((OBJECTS_SEEN + $1))
 }
 
-anything_looked_at()
+need_objects()
 {
-	[ "$LOOKED" -gt 0 ] || not_applicable "the configuration builds none of the touched files"
+	[ "$OBJECTS_SEEN" -gt 0 ] || not_applicable "the configuration builds none of the touched files"
 }
 
-# remark_not_built OUT: the touched files that are not compiled with all options on
-remark_not_built()
+# warn_not_built OUT: the touched files that are not compiled with all options on
+warn_not_built()
 {
 	local file
 	while read -r file; do
 		! has "$G_HEAD" "$file" || is_built "$G_HEAD" "$file" "$1/.config" ||
-			remark "$file is not built in this configuration: not looked at"
+			warn "$file is not built in this configuration: not looked at"
 	done < <(touched_sources)
 }
 
@@ -229,19 +229,19 @@ compare_warnings()
 	for when in before after; do
 		commit=$G_BASE
 		[ "$when" = before ] || commit=$G_HEAD
-		at "$commit"
+		checkout_in_gate_tree "$commit"
 		gate_config "$out" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
 		mapfile -t objects < <(objects "$commit" "$out")
 		if ! compile "$out" x86_64 "$LOGS/$way.$when.log" "$@" -- "${objects[@]}"; then
 			[ "$when" = after ] ||
 				die "the base does not compile: $(errors_of "$LOGS/$way.$when.log")"
-			fault "$way: does not compile: $(errors_of "$LOGS/$way.$when.log")"
+			fail "$way: does not compile: $(errors_of "$LOGS/$way.$when.log")"
 		fi
 		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
 	done
-	looked_at "${#objects[@]}"
-	[ "$way" != on ] || remark_off "$out"
-	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | faults "$way: "
+	count_objects "${#objects[@]}"
+	[ "$way" != on ] || warn_options_off "$out"
+	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | fail_each "$way: "
 	note "$way: ${#objects[@]} objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
 }
 
@@ -255,17 +255,17 @@ need_kernel_of()
 {
 	local name=$1 arch=$2 target=$3 out=$G_DIR/$1
 	shift 3
-	at "$G_HEAD"
+	checkout_in_gate_tree "$G_HEAD"
 	gate_config "$out" "$arch" "$@"
 	if kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.log" 2>&1; then
 		note "$name: builds"
 		return 0
 	fi
-	at "$G_BASE"
+	checkout_in_gate_tree "$G_BASE"
 	gate_config "$out" "$arch" "$@"
 	kmake "$GB_TREE" "$out" "$arch" "$target" > "$LOGS/$name.base.log" 2>&1 ||
 		die "$name: not even the base builds: $(errors_of "$LOGS/$name.base.log")"
-	fault "$name: does not build: $(errors_of "$LOGS/$name.log")"
+	fail "$name: does not build: $(errors_of "$LOGS/$name.log")"
 }
 
 # without SYMBOL...: a fragment that switches them off, in $SCRATCH/without.fragment

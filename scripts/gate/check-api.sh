@@ -15,13 +15,13 @@ finding()
 }
 
 # The submission fails the check.
-fault()
+fail()
 {
 	finding fail "$1"
 }
 
 # It does not fail, but whoever reads the report should know.
-remark()
+warn()
 {
 	finding warn "$1"
 }
@@ -39,12 +39,12 @@ not_applicable()
 	leave 0
 }
 
-# faults WHAT: each line of standard input is one
-faults()
+# fail_each WHAT: each line of standard input is one
+fail_each()
 {
 	local line
 	while read -r line; do
-		fault "$1$line"
+		fail "$1$line"
 	done
 }
 
@@ -163,8 +163,8 @@ with_new_names()
 		}'
 }
 
-# lay_out DIR COMMIT PATH...: those files and folders of a commit, as files
-lay_out()
+# export_files DIR COMMIT PATH...: those files and folders of a commit, as files
+export_files()
 {
 	local dir=$1 commit=$2
 	shift 2

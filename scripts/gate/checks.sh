@@ -53,8 +53,8 @@ list_checks()
 	done
 }
 
-# known_globs OPTION GLOBS: each must match a check
-known_globs()
+# need_known_globs OPTION GLOBS: each must match a check
+need_known_globs()
 {
 	local glob name hit
 	set -f
@@ -71,8 +71,8 @@ known_globs()
 check_gate_options()
 {
 	[ -z "$KERNEL" ] || die "gate takes no --kernel: give --base"
-	known_globs --only "$ONLY"
-	known_globs --skip "$SKIP"
+	need_known_globs --only "$ONLY"
+	need_known_globs --skip "$SKIP"
 	[ -z "$RANGE" ] || [ -n "$TREE" ] || die "--range needs --tree DIR"
 	[ -z "$RANGE" ] || [ -z "$SERIES" ] || die "--series and --range are two submissions: give one"
 	[ -z "$TREE" ] || [ -n "$RANGE" ] || [ -n "$SERIES" ] || die "--tree needs --range A..B"

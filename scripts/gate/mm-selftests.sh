@@ -69,9 +69,9 @@ programs()
 leave_out_late()
 {
 	local name late
-	mapfile -t late < <(late_programs < "$RUNS/base")
+	mapfile -t late < <(timed_out_programs < "$RUNS/base")
 	for name in "${late[@]}"; do
-		remark "$name does not end in its time on the base: not compared"
+		warn "$name does not end in its time on the base: not compared"
 		rm -f "$BENCH_FILES/selftests/$name"
 		grep_any -v "^$name: " "$RUNS/base" > "$SCRATCH/rest"
 		mv "$SCRATCH/rest" "$RUNS/base"
@@ -80,7 +80,7 @@ leave_out_late()
 }
 
 # Those whose status is timeout's own, or that of its signals
-late_programs()
+timed_out_programs()
 {
 	sed -nE 's/^(.*): @status (124|137|143)$/\1/p'
 }
@@ -91,7 +91,7 @@ silent_programs()
 	local name
 	sed -n 's/: @status .*//p' "$RUNS/base" | while read -r name; do
 		grep -qE "^$name: (# )?(not )?ok " "$RUNS/base" ||
-			remark "$name says nothing test by test on this kernel: only its exit status is compared"
+			warn "$name says nothing test by test on this kernel: only its exit status is compared"
 	done
 }
 
@@ -116,7 +116,7 @@ build_programs()
 		make -s -C "$base/tools/testing/selftests/$dir" OUTPUT="$out/$dir" \
 			KHDR_INCLUDES="-isystem $headers/usr/include" "$out/$dir/$name" \
 			>> "$LOGS/programs.log" 2>&1 < /dev/null || {
-				remark "$name is not built here, and not run: see $LOGS/programs.log"
+				warn "$name is not built here, and not run: see $LOGS/programs.log"
 				rm -f "$out/$dir/$name"
 			}
 	done < <(programs)
@@ -186,9 +186,9 @@ compare()
 		[ -n "$(differences "$1" "$name")" ] || continue
 		ask_base_again "$1" "$name"
 		if [ -n "$(differences "$1" "$name")" ]; then
-			differences "$1" "$name" | faults "$1: "
+			differences "$1" "$name" | fail_each "$1: "
 		else
-			remark "$1: $name: not as in the base's first run, but not always the same there either"
+			warn "$1: $name: not as in the base's first run, but not always the same there either"
 		fi
 	done
 	note "$1: $(grep -c ': \(# \)\?ok ' "$RUNS/$1" || true) ok, $(grep -c ': \(# \)\?not ok ' "$RUNS/$1" || true) not ok"

@@ -27,9 +27,9 @@ run_mutants()
 		--kernel "$(own_kernel)" --jobs "$JOBS" --filter "$1" || status=$?
 	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
 	[ -s "$results" ] || die "the mutants left no result"
-	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | faults ""
+	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | fail_each ""
 	awk -F '\t' '$1 == "skip" { print $2 ": " $3 }' "$results" | while read -r line; do
-		remark "not tried: $line"
+		warn "not tried: $line"
 	done
 	note "$1: $(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"
 }

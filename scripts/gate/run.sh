@@ -222,7 +222,7 @@ run_check()
 	say "== $name ..."
 	COW_LOGS=$G_RESULT COW_RESULTS='' bash "$ROOT/scripts/gate/run-check" "$GATE_STATE" "$name" "$G_RESULT" \
 		> "$G_RESULT/log" 2>&1 < /dev/null || status=$?
-	[ "$G_KIND" != own ] || unmoved 2>> "$G_RESULT/log" || moved=1
+	[ "$G_KIND" != own ] || tree_unchanged 2>> "$G_RESULT/log" || moved=1
 	[ -z "$moved" ] || [ "$status" -ne 0 ] || status=$E_USAGE
 	if [ "$status" -ne 0 ]; then
 		printf 'error\t%s\tstatus %s: %s\n' $((SECONDS - start)) "$status" \

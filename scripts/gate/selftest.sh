@@ -46,8 +46,8 @@ check_submission()
 	esac
 }
 
-# asked_by FILE...: the checks that these submissions are to be asked by
-asked_by()
+# checks_of_submissions FILE...: the checks that these submissions are to be asked by
+checks_of_submissions()
 {
 	local file name
 	set -f

@@ -71,12 +71,12 @@ take_own()
 	G_KIND=own
 	G_TITLE="our own series"
 	G_HEAD=$(kgit -C "$K_TREE" rev-parse HEAD)
-	unmoved || die "commit that, or take it back by 'refresh'"
+	tree_unchanged || die "commit that, or take it back by 'refresh'"
 	write_mails "$K_TREE" "$G_BASE..$G_HEAD"
 }
 
-# unmoved: whether what is built in the prepared tree is the series that is judged
-unmoved()
+# tree_unchanged: whether what is built in the prepared tree is the series that is judged
+tree_unchanged()
 {
 	local changes
 	changes=$(kgit -C "$K_TREE" status --porcelain --untracked-files=normal) || return

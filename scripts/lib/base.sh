@@ -51,7 +51,7 @@ verbose()
 	[ -z "${VERBOSE-}" ] || say "$@"
 }
 
-warn()
+say_warning()
 {
 	say "$COMMAND: warning: $*"
 }

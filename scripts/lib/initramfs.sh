@@ -66,7 +66,7 @@ foreign_libraries()
 				continue 2
 			fi
 		done
-		warn "$1 needs $name, which is not there for $ARCH"
+		say_warning "$1 needs $name, which is not there for $ARCH"
 	done
 }
 

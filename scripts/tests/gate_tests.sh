@@ -74,8 +74,8 @@ test_gate_lanes()
 	: > "$BEGUN"
 	fake_check form-long '#' 5
 	fake_check build-one '# Tree: gate' 0.3
-	fake_check build-two '# Tree: gate' 0.3 'fault "that is wrong"'
-	fake_check numbers-first '#' 0.1 'remark "look at that"'
+	fake_check build-two '# Tree: gate' 0.3 'fail "that is wrong"'
+	fake_check numbers-first '#' 0.1 'warn "look at that"'
 	fake_check numbers-last '#' 0.1 'die "no compiler"'
 	box gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return
 	want_same "$(grep begins "$BEGUN" | sort | uniq -d)" "" &&
@@ -269,6 +269,6 @@ test_gate_moved()
 	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'not committed' &&
 	want_same "$(grep -c begins "$BEGUN")" 1 || return
 	rm "$BOX/build/6.12/tree/README"
-	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; fault "of that"; note fine'
+	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; fail "of that"; note fine'
 	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
 }

@@ -63,7 +63,7 @@ made_up_checks()
 {
 	rm -f "$BOX"/scripts/gate/checks/* "$SCRATCH"/ran.*
 	gate_check form-good 'note "2 patches"'
-	gate_check form-odd 'remark "this is odd"'
+	gate_check form-odd 'warn "this is odd"'
 	gate_check build-none 'not_applicable "nothing to build"'
 }
 
@@ -80,7 +80,7 @@ test_judging_verdicts()
 	want_output '^# PASS, with warnings: our own series on 6.12$' && want_output '^2. mm: change the second thing$' &&
 	want_output '^- build-none: nothing to build$' || return
 	# a fault, though the check would skip the rest; several are counted
-	gate_check form-bad 'fault "one | two"; fault three; not_applicable more'
+	gate_check form-bad 'fail "one | two"; fail three; not_applicable more'
 	box gate --base 6.12 --markdown "$SCRATCH/report.md" --json "$SCRATCH/gate.json" \
 		--junit "$SCRATCH/gate.xml" && want_status 1 &&
 	want_output '^FAIL form-bad .*: one \| two \(and 1 more\)$' && want_output '^2 passed, 1 failed, 1 skipped$' || return
@@ -100,7 +100,7 @@ test_judging_infrastructure()
 	want_output '^ERROR form-broken .*the compiler is gone' && want_output '^ERROR form-bug ' &&
 	want_output '^2 could not be run: no verdict$' && want_output '^2 passed, 0 failed, 1 skipped$' || return
 	box gate --base 6.12 && want_status 2 && ran form-broken 2 && ran form-good 1 || return
-	gate_check form-bad 'fault "its own"'
+	gate_check form-bad 'fail "its own"'
 	box gate --base 6.12 && want_status 1 && want_output '^2 passed, 1 failed, 1 skipped$'
 }
 
