@@ -115,8 +115,9 @@ base_failed()
 # What a series brings is off by default, and has to be on to be looked at.
 enable_new_options()
 {
-	[ -n "$(new_symbols "$G_HEAD")" ] || return 0
+	[ -n "$(new_symbols "$G_HEAD")$SET_CONFIG" ] || return 0
 	fragment_of on
+	printf '%s' "$SET_CONFIG" | sed 's/^/CONFIG_/; s/^CONFIG_CONFIG_/CONFIG_/' >> "$SCRATCH/on.fragment"
 	RIVAL_FRAGMENT=$SCRATCH/rival.config
 	sed 's/$/\t# optional/' "$SCRATCH/on.fragment" > "$RIVAL_FRAGMENT"
 }
@@ -166,26 +167,84 @@ kunit_on()
 	take_results ""
 }
 
-# kselftests_on ARCH: our kselftests on the submission, with DEBUG
+# kselftests_on ARCH: our kselftests on the submission, with DEBUG. One that does not
+# carry our options gets the tests of behaviour (variant plain), as it is and switched on.
 kselftests_on()
 {
-	local status=0 errors
-	need_our_tests
-	behaviour_tree
 	ARCH=$1
 	CHOSEN=()
+	[ -n "$(files AM '*.[chS]' "${NOT_KERNEL[@]}")" ] || not_applicable "the series touches no C file of the kernel"
+	behaviour_tree
 	boot_kernel patched
+	[ -n "$G_OURS" ] || copy_our_selftests
+	install_for_gate || return 0
+	run_on_submission ""
+	[ -z "$SET$APPEND_ON" ] || run_switched_on
+}
+
+# install_for_gate: status 1 if they do not build, which is a finding
+install_for_gate()
+{
+	local status=0 errors
 	need_sysroot "${SYSROOT_BASE[@]}"
 	need_sysroot "${SYSROOT_SELFTESTS[@]}"
 	# not as a condition, which no failed command in it would end
 	( install_selftests "$B_DIR/tree" "$B_DIR" ) &
 	wait $! || status=$?
-	if [ "$status" -ne 0 ]; then
-		errors=$(errors_of "$LOGS/selftests.log")
-		[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
-		fail "the kselftests do not build: $errors"
-		return
-	fi
+	[ "$status" -ne 0 ] || return 0
+	errors=$(errors_of "$LOGS/selftests.log")
+	[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
+	fail "the kselftests do not build: $errors"
+	return 1
+}
+
+# run_switched_on: once more with what --set and --append name
+run_switched_on()
+{
+	SWITCH_ON=$SET
+	APPEND=$APPEND_ON
+	note "switched on: $(printf '%s' "$SET" | paste -sd' ')${APPEND_ON:+ (boot: $APPEND_ON)}"
+	mv "$LOGS/guest" "$LOGS/guest.off"
+	run_on_submission "switched on: "
+	SWITCH_ON=
+	APPEND=
+}
+
+# run_on_submission WHAT: the chosen kselftests, each failure a finding
+run_on_submission()
+{
+	: > "$RESULTS"
 	run_selftests
-	take_results ""
+	if grep -q '^cannot set ' "$LOGS/guest/job.log"; then
+		die "$(sed -n 's/^cannot set \(.*\)/--set: the patched kernel does not take \1/p' "$LOGS/guest/job.log")"
+	fi
+	[ -n "$G_OURS" ] || excuse_failures_of_base
+	take_results "$1"
+}
+
+# excuse_failures_of_base: what fails is asked of the base, and is not held against the
+# submission if it fails there, too.
+excuse_failures_of_base()
+{
+	[ "$(count_results fail)" -gt 0 ] || return 0
+	mv "$LOGS/guest" "$LOGS/guest.patched"
+	cp "$RESULTS" "$SCRATCH/patched.results"
+	# a complaint of the kernel or a dead guest: nobody knows which test it was
+	CHOSEN=()
+	grep -qE $'^fail\t(guest|console)\t' "$RESULTS" ||
+		mapfile -t CHOSEN < <(awk -F '\t' '$1 == "fail" { print $2 }' "$RESULTS")
+	(
+		SWITCH_ON=
+		boot_kernel base
+		: > "$RESULTS"
+		run_selftests
+	)
+	mv "$LOGS/guest" "$LOGS/guest.base"
+	awk 'BEGIN { FS = OFS = "\t" }
+		NR == FNR { if ($1 == "fail") known[$2] = 1; next }
+		$1 == "fail" && $2 in known { print "skip", $2, "fails on the base, too: " $3; next }
+		{ print }' "$RESULTS" "$SCRATCH/patched.results" > "$SCRATCH/excused"
+	cp "$SCRATCH/excused" "$RESULTS"
+	mv "$LOGS/guest.patched" "$LOGS/guest"
+	CHOSEN=()
 }

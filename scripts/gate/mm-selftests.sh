@@ -37,12 +37,7 @@ compare_mm_selftests()
 sanitize()
 {
 	DEBUG=$1
-	if [ -n "$G_OURS" ]; then
-		kselftests_on x86_64
-		return
-	fi
-	note "the submission does not carry our options: the kernel's own tests, no stress"
-	compare_mm_selftests cow madv_populate mkdirty ksm_functional_tests migration
+	kselftests_on x86_64
 }
 
 # What a series of ours is asked with: nothing ahead, a fixed window, an adaptive one.

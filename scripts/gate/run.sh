@@ -12,7 +12,7 @@ submission_key()
 {
 	{
 		kgit -C "$K_TREE" rev-parse "$G_BASE^{tree}" "$G_HEAD^{tree}"
-		echo "$G_KIND $G_ON_SERIES $K_NAME"
+		echo "$G_KIND $G_ON_SERIES $K_NAME $SET $SET_CONFIG $APPEND_ON"
 		cat "$G_MAILS"/*
 	} | sha256sum
 }
@@ -205,7 +205,8 @@ save_state()
 {
 	local variable
 	for variable in K_NAME K_DIR K_TREE K_PATH K_PACKAGE K_SUITE G_KIND G_TITLE G_BASE G_HEAD \
-			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK SUBMISSION_KEY; do
+			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK \
+			SUBMISSION_KEY SET SET_CONFIG APPEND_ON; do
 		printf '%s=%q\n' "$variable" "${!variable-}"
 	done > "$GATE_STATE"
 }

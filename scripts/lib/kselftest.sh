@@ -180,12 +180,28 @@ selftest_job()
 			echo "export $variable='$options'"
 		fi
 	done
+	switch_on_lines
 	echo 'cd /kselftest || exit 2'
 	printf 'exec ./run_kselftest.sh '
 	# of each program: debugging kernels are slow
 	[ -z "$DEBUG" ] || printf -- '--override-timeout %s ' "$DEBUG_TIMEOUT"
 	[ ${#arguments[@]} -eq 0 ] || shell_words "${arguments[@]}"
 	echo
+}
+
+# What the job sets before the tests: lines KEY=VALUE, KEY a sysctl or a file
+SWITCH_ON=
+
+switch_on_lines()
+{
+	local line file
+	while IFS= read -r line; do
+		[ -n "$line" ] || continue
+		file=${line%%=*}
+		[[ "$file" == /* ]] || file=/proc/sys/${file//.//}
+		printf "echo '%s' > '%s' || { echo 'cannot set %s'; exit 2; }\n" \
+			"${line#*=}" "$file" "$line"
+	done <<< "$SWITCH_ON"
 }
 
 # run_selftests: boots the kernel of need_kernel, records every test

@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [selftest]=SELFTEST
@@ -59,6 +59,9 @@ KCIDB=
 BASE_CONFIG=
 LOCALMOD=
 DEBUG_INFO=
+SET=
+SET_CONFIG=
+APPEND_ON=
 ARGS=()
 
 common_options()
@@ -221,6 +224,15 @@ set_option()
 		[ -r "$2" ] && head -n 1 "$2" | grep -q '^Module ' ||
 			die "--localmod '$2' is not the output of lsmod in a file"
 		LOCALMOD=$(realpath -- "$2") ;;
+	--set)
+		[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
+			die "--set '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
+		[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
+			die "--set '$2': the file is neither below /sys nor below /proc"
+		SET+=$2$'\n' ;;
+	--config)
+		[[ "$2" =~ ^[A-Z][A-Z0-9_]*=[^\']*$ ]] || die "--config '$2' is not SYMBOL=VALUE, such as MY_OPTION=y"
+		SET_CONFIG+=$2$'\n' ;;
 	--kcidb)
 		need_writable "$1" "$2"
 		KCIDB=$(realpath -- "$2") ;;
@@ -248,6 +260,7 @@ set_option()
 		need_number "$1" "$2"
 		MINUTES=$2 ;;
 	--series)
+		[ "$2" != - ] || { SERIES=-; return; }
 		[ -r "$2" ] || die "--series '$2' is neither an mbox nor a folder of patches that can be read"
 		SERIES=$(realpath -- "$2") ;;
 	--tree)
