@@ -15,7 +15,7 @@ need_own_series()
 # that one that was changed, or a gate that was cut off, does not cost all the others.
 killed_mutants()
 {
-	echo "$G_DIR/mutants/$(check_key mutants-all fixtures/mutants/)"
+	echo "$G_DIR/mutants/$(check_key mutants-all ':!fixtures/mutants')"
 }
 
 # run_mutants GLOB: one that is skipped was asked nothing, which is worth a warning

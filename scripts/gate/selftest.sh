@@ -86,7 +86,7 @@ judge_submission()
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
-		leave_if_asked "$status"
+		leave_if_interrupted "$status"
 		wrong=$(wrong_verdict "$file" "$log" "$status")
 	fi
 	if [ -z "$wrong" ]; then

@@ -67,7 +67,7 @@ fake_check()
 
 # Two checks at a time, but never two on the gate's own tree; each once, and the
 # verdicts in their order.
-test_gate_lanes()
+test_gate_queues()
 {
 	rm "$BOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
@@ -82,8 +82,8 @@ test_gate_lanes()
 	want_same "$(grep build "$BEGUN" | paste -sd,)" \
 		"build-one begins,build-one ends,build-two begins,build-two ends" &&
 	want_same "$(tail -n 1 "$BEGUN")" "form-long ends" &&
-	want_same "$(cut -f 1,2 "$BOX"/build/logs/*/verdicts | tr '\t\n' ' ,')" \
-		"pass form-long,pass build-one,fail build-two,warn numbers-first,error numbers-last," || return
+	want_same "$(cut -f 1,2 "$BOX"/build/logs/*/results | tr '\t\n' ' ,')" \
+		"pass form-long,pass build-one,fail build-two,pass numbers-first,error numbers-last," || return
 	: > "$BEGUN"
 	box gate --base 6.12 --jobs 1 --fresh &&
 	want_same "$(sed -n 's/ begins//p' "$BEGUN" | paste -sd,)" \
@@ -115,7 +115,7 @@ test_gate_ended()
 	[ $((SECONDS - i)) -lt 10 ] || { complain "it took $((SECONDS - i)) seconds to end"; return; }
 	sleep 1
 	want_same "$(pgrep -f 'sleep 61.25' | wc -l)" 0 &&
-	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict | wc -l)" 0
+	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict.json | wc -l)" 0
 }
 
 # A test of the kernel's own that is not always the same: the base is asked again.
@@ -150,7 +150,7 @@ test_gate_mm_again()
 	want_same "$(tail -n +3 "$asked" | paste -sd,)" again.one.2,again.one.3,again.one.4,again.one.5
 }
 
-# The newest of a check's results stay, while the other lane comes and goes beside.
+# The newest of a check's results stay, while the other queue comes and goes beside.
 test_gate_drop_old_results()
 {
 	local G_DIR=$SCRATCH/drop other i failed=0

@@ -140,15 +140,33 @@ test_judging_keys()
 	box gate --base 6.12 && want_status 0 && ran form-good 2 && ran form-odd 3
 }
 
-# The files that a check runs, and does not source, are among its Uses.
+# scripts_of FILE: the scripts that it sources or runs, and so on
+scripts_of()
+{
+	local script
+	while read -r script; do
+		case " $SEEN " in
+		*" $script "*) continue ;;
+		esac
+		SEEN+=" $script"
+		scripts_of "$ROOT/$script"
+	done < <(sed -n -E 's#^[^\#]*(\.|bash|python3|-f|"\$APP_PYTHON".*) "\$ROOT/(scripts/[^"$]*)".*#\2#p' "$1")
+}
+
+# All scripts that a check sources or runs are shared by all checks or among its Uses.
 test_judging_uses()
 {
-	local name script
+	local name script SEEN
 	for name in $(all_checks); do
-		while read -r script; do
-			check_files "$name" | grep -Fx "$script" > /dev/null ||
+		SEEN=
+		scripts_of "$ROOT/scripts/gate/checks/$name"
+		for script in $SEEN; do
+			case "$script" in
+			scripts/lib/*|scripts/gate/*) continue ;;
+			esac
+			shared_files "$name" | grep -Fx -e "$script" -e "$(dirname "$script")" > /dev/null ||
 				complain "$name runs $script, which its Uses do not name" || return
-		done < <(sed -n -E 's#.*bash "\$ROOT/(scripts/[^"]*)".*#\1#p' "$ROOT/scripts/gate/checks/$name")
+		done
 	done
 }
 

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""The verdicts of the gate, and every report that is made of them.
+
+report.py verdict FOLDER NAME SECONDS STATUS [--moved]
+    writes FOLDER/verdict.json (or error.json, which is not kept as a result)
+    from FOLDER/findings, lines of "fail|warn|skip|note TAB text", and FOLDER/log
+report.py show FOLDER [--known]        the line of one check and what it found
+report.py collect GATE FOLDER LOG CHECK...
+    the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
+    each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
+report.py table|results|ktap|counts GATE             on standard output
+report.py json|junit GATE                            on standard output
+report.py markdown GATE FACTS CHECKS
+    FACTS: JSON with title, kernel, about, patches; CHECKS: NAME TAB text, all there are
+"""
+
+import json
+import os
+import re
+import sys
+from xml.sax.saxutils import quoteattr
+
+# what JSON and XML readers refuse in a line of a log
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")
+MOST_SHOWN = 12
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write_json(path, value):
+    """All of it or nothing: a killed gate leaves no half of a verdict."""
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".tmp", path)
+
+
+def read_findings(folder):
+    lines = read_text(os.path.join(folder, "findings")).splitlines()
+    return [line.split("\t", 1) for line in lines if "\t" in line]
+
+
+def summary_of(findings, verdict):
+    kind = "note" if verdict == "pass" else verdict
+    texts = [text for found, text in findings if found == kind]
+    if not texts:
+        return "no complaint"
+    return texts[0] + (f" (and {len(texts) - 1} more)" if len(texts) > 1 else "")
+
+
+def verdict_of(findings):
+    """A failure decides even if the check skips the rest."""
+    kinds = {kind for kind, _ in findings}
+    return next((kind for kind in ("fail", "skip", "warn") if kind in kinds), "pass")
+
+
+def error_text(folder, status):
+    """The end of the log, without the quoted lines of other logs."""
+    lines = read_text(os.path.join(folder, "log")).splitlines()
+    lines = [line for line in lines if not re.match(r"\s*\|", line)]
+    return f"status {status}: " + ";".join(lines[-3:]).replace("\t", " ")
+
+
+def judge(folder, name, seconds, status, moved):
+    findings = read_findings(folder)
+    verdict = verdict_of(findings)
+    result = {"check": name, "seconds": int(seconds), "findings": findings}
+    if status == 0:
+        result.update(verdict=verdict, summary=summary_of(findings, verdict))
+    elif verdict == "fail" and not moved:
+        # what was found before the check broke off fails the submission all the same
+        result.update(verdict="fail", summary=summary_of(findings, verdict) +
+                      "; then the check could not go on")
+    else:
+        result.update(verdict="error", summary=error_text(folder, status))
+    write_json(os.path.join(folder, "verdict.json" if status == 0 else "error.json"), result)
+
+
+def load_verdict(folder):
+    for name in ("verdict.json", "error.json"):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                return json.load(file)
+    return None
+
+
+def show(folder, known):
+    result = load_verdict(folder)
+    verdict = result["verdict"]
+    print(f"{verdict.upper()} {result['check']} ({result['seconds']}s)"
+          f"{' (known)' if known else ''}: {result['summary']}", flush=True)
+    if verdict in ("warn", "fail"):
+        texts = [text for kind, text in result["findings"] if kind == verdict]
+        for text in texts[:MOST_SHOWN]:
+            print("  " + text, file=sys.stderr)
+        if len(texts) > MOST_SHOWN:
+            print(f"  ... and {len(texts) - MOST_SHOWN} more", file=sys.stderr)
+    if verdict in ("fail", "error"):
+        print("  logs: " + folder, file=sys.stderr)
+
+
+def collect(gate, folder, log, checks):
+    """In the order of the checks, whichever ended first."""
+    ended = dict(line.split("\t")[:2] for line in read_text(log).splitlines())
+    results = []
+    for name in checks:
+        result = load_verdict(ended[name]) if name in ended else None
+        if result is None:
+            result = {"check": name, "seconds": 0, "findings": [], "verdict": "error",
+                      "summary": "not run: the gate could not go on"}
+        result["folder"] = ended.get(name, folder)
+        results.append(result)
+    write_json(gate, results)
+
+
+def count(results, *verdicts):
+    return sum(result["verdict"] in verdicts for result in results)
+
+
+def counts(results):
+    """passed, failed, skipped, could not be run; a warning is a pass"""
+    return (count(results, "pass", "warn"), count(results, "fail"),
+            count(results, "skip"), count(results, "error"))
+
+
+def status_of(result):
+    """Status and message as the harness's other results have them."""
+    if result["verdict"] == "warn":
+        return "pass", "warning: " + result["summary"]
+    return result["verdict"], result["summary"]
+
+
+def table(results):
+    columns = ("pass", "warn", "fail", "skip", "error")
+    print("%-12s %5s %5s %5s %5s %6s %8s" % (("group",) + columns + ("seconds",)))
+    groups = {}
+    for result in results:
+        groups.setdefault(result["check"].split("-")[0], []).append(result)
+    for group, own in groups.items():
+        print("%-12s %5d %5d %5d %5d %6d %8d" % (
+            (group,) + tuple(count(own, verdict) for verdict in columns) +
+            (sum(result["seconds"] for result in own),)))
+    for result in results:
+        if result["verdict"] != "pass":
+            print(f"{result['verdict'].upper():<5} {result['check']}: {result['summary']}")
+
+
+def results_lines(results):
+    for result in results:
+        status, message = status_of(result)
+        print(status, result["check"], message.replace("\t", " "), sep="\t")
+
+
+def ktap(results):
+    print(f"KTAP version 1\n1..{len(results)}")
+    for number, result in enumerate(results, 1):
+        verdict = result["verdict"]
+        text = {"pass": "", "skip": " # SKIP " + result["summary"]}.get(
+            verdict, f" # {verdict}: {result['summary']}")
+        print(f"{'not ' if verdict in ('fail', 'error') else ''}ok {number} {result['check']}{text}")
+
+
+def json_report(results):
+    passed, failed, skipped, _ = counts(results)
+    tests = []
+    for result in results:
+        status, message = status_of(result)
+        tests.append({"name": result["check"], "result": status,
+                      "message": CONTROL.sub("", message)})
+    print(json.dumps({"command": "gate", "passed": passed, "failed": failed,
+                      "skipped": skipped, "tests": tests}, indent=1, ensure_ascii=False))
+
+
+def junit(results):
+    _, failed, skipped, errors = counts(results)
+    print('<?xml version="1.0" encoding="UTF-8"?>')
+    print(f'<testsuite name="cow.gate" tests="{len(results)}" failures="{failed}" '
+          f'errors="{errors}" skipped="{skipped}">')
+    elements = {"fail": "failure", "error": "error", "skip": "skipped"}
+    for result in results:
+        status, message = status_of(result)
+        case = f"  <testcase classname=\"cow.gate\" name={quoteattr(result['check'])}"
+        if status == "pass":
+            print(case + "/>")
+        else:
+            print(f"{case}><{elements[status]} message={quoteattr(CONTROL.sub('', message))}/></testcase>")
+    print("</testsuite>")
+
+
+def overall(results):
+    _, failed, _, errors = counts(results)
+    if failed:
+        return "FAIL"
+    if errors:
+        return "NO VERDICT"
+    return "PASS, with warnings" if count(results, "warn") else "PASS"
+
+
+def markdown(results, facts, checks):
+    """What was run, on what, with which result, and what was not."""
+    print(f"# {overall(results)}: {facts['title']} on {facts['kernel']}\n\n{facts['about']}\n")
+    for number, subject in enumerate(facts["patches"], 1):
+        print(f"{number}. {subject}")
+    print("\n| verdict | check | seconds | what it looks at | result |\n|---|---|---|---|---|")
+    for result in results:
+        cells = [result["verdict"], result["check"], str(result["seconds"]),
+                 checks.get(result["check"], ""), result["summary"].replace("|", "\\|")]
+        print("| " + " | ".join(cells) + " |")
+    print("\n## Findings")
+    for result in results:
+        if result["findings"]:
+            print(f"\n{result['check']} ({result['verdict']}):\n")
+            for kind, text in result["findings"]:
+                print(f"- {kind}: {text}")
+    print("\n## Not tested\n")
+    for result in results:
+        if result["verdict"] == "skip":
+            print(f"- {result['check']}: {result['summary']}")
+        elif result["verdict"] == "error":
+            print(f"- {result['check']}: could not be run: {result['summary']}")
+    chosen = {result["check"] for result in results}
+    for name, text in checks.items():
+        if name not in chosen:
+            print(f"- {name} ({text}): not asked for{facts['quick']}")
+
+
+def main(command, path, *arguments):
+    if command == "verdict":
+        judge(path, arguments[0], arguments[1], int(arguments[2]), "--moved" in arguments)
+    elif command == "show":
+        show(path, "--known" in arguments)
+    elif command == "collect":
+        collect(path, arguments[0], arguments[1], arguments[2:])
+    else:
+        with open(path, encoding="utf-8") as file:
+            results = json.load(file)
+        if command == "markdown":
+            checks = dict(line.split("\t", 1) for line in read_text(arguments[1]).splitlines())
+            markdown(results, json.loads(read_text(arguments[0])), checks)
+        elif command == "counts":
+            print(*counts(results))
+        else:
+            {"table": table, "results": results_lines, "ktap": ktap, "json": json_report,
+             "junit": junit}[command](results)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    sys.stderr.reconfigure(encoding="utf-8", errors="replace")
+    main(*sys.argv[1:])
