@@ -162,7 +162,7 @@ run_queue()
 			known=--known
 		fi
 		clear_ticker
-		report show "$G_RESULT" $known
+		gate_report show "$G_RESULT" $known
 		printf '%s\t%s\n' "$name" "$G_RESULT" >> "$LOGS/ended"
 	done
 }
@@ -200,7 +200,7 @@ run_check()
 	[ "$G_KIND" != own ] || tree_unchanged 2>> "$G_RESULT/log" || moved=--moved
 	[ -z "$moved" ] || [ "$status" -ne 0 ] || status=$E_USAGE
 	leave_if_interrupted "$status"
-	report verdict "$G_RESULT" "$name" $((SECONDS - start)) "$status" $moved
+	gate_report verdict "$G_RESULT" "$name" $((SECONDS - start)) "$status" $moved
 }
 
 # The newest five of each check are kept: whoever goes back and forth between two
