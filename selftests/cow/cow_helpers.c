@@ -624,6 +624,44 @@ int cow_drain_lru(void)
 	return ret;
 }
 
+int cow_unshare_rest(const char *area, size_t len)
+{
+	static char maps[64 << 10];
+	static struct {
+		char *start;
+		size_t len;
+		int advice;
+	} range[256];
+	unsigned long start, end;
+	char perms[8], *line;
+	int i, nr = 0;
+	ssize_t n;
+
+	n = cow_read_file("/proc/self/maps", maps, sizeof(maps));
+	if (n < 0)
+		return n;
+	if (n == sizeof(maps) - 1)
+		return -E2BIG;
+	for (line = maps; *line; line = strchr(line, '\n') + 1) {
+		if (sscanf(line, "%lx-%lx %7s", &start, &end, perms) != 3)
+			return -EPROTO;
+		if (perms[0] != 'r' || perms[3] != 'p' ||
+		    ((char *)start < area + len && (char *)end > area))
+			continue;
+		if (nr == ARRAY_SIZE(range))
+			return -E2BIG;
+		range[nr].start = (char *)start;
+		range[nr].len = end - start;
+		range[nr++].advice = perms[1] == 'w' ? MADV_POPULATE_WRITE :
+						       MADV_POPULATE_READ;
+	}
+	for (i = 0; i < nr; i++)
+		if (madvise(range[i].start, range[i].len, range[i].advice) &&
+		    range[i].advice == MADV_POPULATE_WRITE)
+			return -errno;
+	return 0;
+}
+
 int cow_pfns(const void *addr, int nr, __u64 *pfn)
 {
 	size_t len = nr * sizeof(*pfn);

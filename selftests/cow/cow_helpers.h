@@ -291,6 +291,13 @@ int cow_drain_lru(void);
  * Exact measurements
  */
 
+/*
+ * Make everything that this process may write to its own, apart from len bytes
+ * at area, and have everything mapped that it may execute: from now on it takes
+ * faults for the area only. Returns 0 or a negative errno.
+ */
+int cow_unshare_rest(const char *area, size_t len);
+
 #define COW_MAX_MEASURED	1024
 /* How often to repeat when the counters saw the faults of somebody else */
 #define COW_TRIES		5

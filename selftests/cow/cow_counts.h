@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the two tests of exact counts share; include it after the harness.
+ */
+#ifndef __COW_COUNTS_H
+#define __COW_COUNTS_H
+
+#include "cow_helpers.h"
+
+#define SELF_FILE	"/proc/self/cow_stats"
+#define PAGES		512	/* per writer; a multiple of the largest window */
+#define STACK_SIZE	(256 << 10)
+
+#define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+
+/* The faults that it takes to write nr shared pages upward */
+static inline unsigned long long faults_for(int nr, int ahead)
+{
+	return nr / (ahead + 1);
+}
+
+/* A process' counts as a whole */
+static inline void check_times(struct __test_metadata *_metadata,
+			       const struct cow_stats *s)
+{
+	unsigned long long faults = s->v[COW_FAULTS];
+
+	EXPECT_LE(s->v[COW_MIN_NS], s->v[COW_AVG_NS]);
+	EXPECT_LE(s->v[COW_AVG_NS], s->v[COW_MAX_NS]);
+	EXPECT_EQ(s->v[COW_AVG_NS],
+		  faults ? s->v[COW_TOTAL_NS] / faults : 0);
+	EXPECT_EQ(!s->v[COW_MIN_NS], !faults);
+	EXPECT_GE(s->v[COW_FAULT_TOTAL_NS],
+		  s->v[COW_TOTAL_NS] + s->v[COW_REUSED]);
+	EXPECT_TRUE(cow_stats_balanced(s));
+}
+
+#endif /* __COW_COUNTS_H */

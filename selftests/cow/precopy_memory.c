@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What pre-copy costs in memory: resident set, leaks, and what happens in a
+ * memory cgroup at its limit. precopy_window.c has the tests of which pages are
+ * copied.
+ */
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define TAG		7
+
+static size_t ps;
+
+FIXTURE(precopy_memory)
+{
+	struct cow_settings saved;
+	char cgroup[64];
+};
+
+FIXTURE_VARIANT(precopy_memory)
+{
+	int ahead;
+	bool down;	/* write from the last page to the first */
+};
+
+FIXTURE_VARIANT_ADD(precopy_memory, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_1) { .ahead = 1 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_2) { .ahead = 2 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_3) { .ahead = 3 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_7) { .ahead = 7 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(precopy_memory, ahead_31) { .ahead = 31 };
+FIXTURE_VARIANT_ADD(precopy_memory, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(precopy_memory, adaptive_down) {
+	.ahead = COW_ADAPTIVE,
+	.down = true,
+};
+
+FIXTURE_SETUP(precopy_memory)
+{
+	const char *reason;
+
+	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	if (reason)
+		reason = cow_setup(&self->saved, variant->ahead, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ps = cow_page_size();
+	ASSERT_EQ(0, cow_pin_cpu());
+}
+
+FIXTURE_TEARDOWN_PARENT(precopy_memory)
+{
+	char path[128];
+	int i;
+
+	if (self->cgroup[0]) {
+		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup);
+		cow_write_file(path, "1");
+		for (i = 0; i < 1000 && rmdir(self->cgroup); i++)
+			usleep(1000);
+	}
+	cow_restore(&self->saved);
+}
+
+/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+static int expect_windows(char *p, int nr, int ahead)
+{
+	if (ahead != COW_ADAPTIVE)
+		return 0;
+	return madvise(p, nr * ps, MADV_SEQUENTIAL) ? -errno : 0;
+}
+
+struct memory {
+	char *p;
+	int nr;
+};
+
+/* Ends when it is told to; its memory must not have changed by then. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	struct memory *m = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 3;
+	return cow_check(m->p, m->nr * ps, TAG) == -1 ? 0 : 4;
+}
+
+/* Fill nr pages and share them with a child. */
+static int share(struct cow_child *c, char *p, int nr)
+{
+	struct memory m = { .p = p, .nr = nr };
+	int ret;
+
+	cow_fill(p, nr * ps, TAG);
+	ret = cow_child_fork(c, keeps, &m);
+	if (ret)
+		return ret;
+	return cow_child_recv(c) == 1 ? 0 : -EPIPE;
+}
+
+static void write_page(char *p, int nr)
+{
+	cow_touch(p + nr * ps, 'w');
+}
+
+TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	long kb = 64 * ps / 1024;
+	char *p;
+	int i;
+
+	p = cow_map(64 * ps, 64 * ps);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, share(&c, p, 64));
+	ASSERT_EQ(0, expect_windows(p, 64, variant->ahead));
+	if (cow_smaps_kb(p, "Rss") < 0)
+		SKIP(return, "no /proc/self/smaps");
+	ASSERT_EQ(kb, cow_smaps_kb(p, "Rss"));
+	for (i = 0; i < 64; i += 3) {
+		cow_touch(p + i * ps, 'w');
+		EXPECT_EQ(kb, cow_smaps_kb(p, "Rss"));
+		EXPECT_EQ(kb, cow_smaps_kb(p, "Anonymous"));
+	}
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(p, 64 * ps);
+}
+
+/* Pages of all processes, with every CPU's part of the count; or -1 */
+static long long pages_of(const char *key)
+{
+	cow_write_file("/proc/sys/vm/stat_refresh", "1");
+	return cow_file_key("/proc/vmstat", key);
+}
+
+TEST_F_TIMEOUT(precopy_memory, nothing_leaks, TEST_TIMEOUT)
+{
+	const int nr = 256, rounds = 24, tolerance = nr * rounds / 8;
+	long long anon, free_pages;
+	struct cow_child c;
+	int try, i, k;
+	char *p;
+
+	for (try = 0; try < COW_TRIES; try++) {
+		anon = pages_of("nr_anon_pages");
+		free_pages = pages_of("nr_free_pages");
+		if (anon < 0 || free_pages < 0)
+			SKIP(return, "no /proc/vmstat");
+		for (i = 0; i < rounds; i++) {
+			p = cow_map(nr * ps, 0);
+			ASSERT_NE(NULL, p);
+			ASSERT_EQ(0, share(&c, p, nr));
+			for (k = 0; k < nr; k++)
+				write_page(p, variant->down ? nr - 1 - k : k);
+			ASSERT_EQ(0, cow_child_end(&c));
+			cow_unmap(p, nr * ps);
+		}
+		anon = pages_of("nr_anon_pages") - anon;
+		free_pages -= pages_of("nr_free_pages");
+		if (anon < tolerance && free_pages < tolerance)
+			break;
+	}
+	EXPECT_LT(anon, tolerance);
+	EXPECT_LT(free_pages, tolerance);
+}
+
+/*
+ * A memory cgroup at its limit
+ */
+
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+#define CG_PAGES	1024
+#define CG_WRITES	48
+
+struct cgroup_work {
+	char dir[64];
+	int ahead;
+	const char *limit;	/* memory.max or memory.high */
+	long extra;		/* pages that may be charged from now on */
+	/* results */
+	struct cow_measure m;
+	int err;
+};
+
+static int cgroup_write(const char *dir, const char *file, const char *text)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
+	return cow_write_file(path, text);
+}
+
+/* Runs in the cgroup: a sparse writer that fits in, copies ahead do not. */
+static int in_cgroup(struct cow_child *self, void *arg)
+{
+	struct cgroup_work *w = arg;
+	int order[CG_WRITES], i;
+	char path[128], text[32];
+	struct cow_child c;
+	long now;
+	char *p;
+
+	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	if (w->err)
+		return 1;
+	p = cow_map(CG_PAGES * ps, 0);
+	if (!p)
+		return 2;
+	cow_fill(p, CG_PAGES * ps, TAG);
+	for (i = 0; i < CG_WRITES; i++)
+		order[i] = i * (CG_PAGES / CG_WRITES);
+	if (cow_child_idle(&c) || expect_windows(p, CG_PAGES, w->ahead))
+		return 3;
+	/* Everything but the writes has been done once before the limit. */
+	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
+		return 4;
+	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
+	w->err = cow_read_long(path, &now);
+	if (w->err)
+		return 5;
+	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
+	w->err = cgroup_write(w->dir, w->limit, text);
+	if (w->err)
+		return 6;
+	if (cow_measure(&w->m, p, order, CG_WRITES))
+		return 7;
+	cgroup_write(w->dir, w->limit, "max");
+	for (i = 0; i < CG_PAGES - 1; i++) {
+		bool written = i % (CG_PAGES / CG_WRITES) == 0 &&
+			       i / (CG_PAGES / CG_WRITES) < CG_WRITES;
+
+		if (cow_check(p + i * ps, ps, TAG) != (written ? 0 : -1))
+			return 8;
+	}
+	if (cow_child_end(&c))
+		return 9;
+	(void)self;
+	return 0;
+}
+
+/* Its name goes to cgroup, for the teardown. NULL: the test is skipped. */
+static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
+				      char *cgroup)
+{
+	struct cgroup_work *w;
+
+	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
+		SKIP(return NULL, "no cgroup2 in " CGROUP_ROOT);
+	if (!cow_may_change() ||
+	    cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		SKIP(return NULL, "no memory controller, or not root");
+	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, w);
+	snprintf(w->dir, sizeof(w->dir), CGROUP_ROOT "/cow_test_%d", getpid());
+	if (mkdir(w->dir, 0755))
+		SKIP(return NULL, "cannot make a cgroup: %s", strerror(errno));
+	memcpy(cgroup, w->dir, sizeof(w->dir));
+	/* Nothing to reclaim: what does not fit kills. */
+	cgroup_write(w->dir, "memory.swap.max", "0");
+
+	return w;
+}
+
+static void with_cgroup(struct __test_metadata *_metadata,
+			char *cgroup, int ahead, const char *limit, long extra)
+{
+	struct cgroup_work *w;
+	struct cow_child c;
+	char path[128];
+	int status;
+
+	w = new_cgroup(_metadata, cgroup);
+	if (!w)
+		return;
+	w->ahead = ahead;
+	w->limit = limit;
+	w->extra = extra;
+	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, w));
+	status = cow_child_wait(&c);
+	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
+	EXPECT_EQ(0, cow_file_key(path, "oom_kill")) {
+		TH_LOG("a program that fits was killed for memory");
+	}
+	ASSERT_EQ(0, status) {
+		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
+		       status > 256 ? "killed" : "failed");
+	}
+	/* Each write has been solved, by a fault or ahead of it, */
+	EXPECT_LE(CG_WRITES, w->m.minflt + w->m.d.v[COW_SUCCESS]);
+	EXPECT_TRUE(cow_stats_balanced(&w->m.d));
+	/* and at the limit pre-copy has stopped. */
+	EXPECT_EQ(ahead != 0, w->m.d.v[COW_SKIP_NOMEM] > 0);
+	if (ahead)
+		EXPECT_GE(extra, w->m.d.v[COW_SUCCESS]);
+}
+
+TEST_F_TIMEOUT(precopy_memory, cgroup_at_its_limit, TEST_TIMEOUT)
+{
+	/* What the writes need, and a little for what the kernel needs */
+	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.max",
+		    CG_WRITES + 32);
+}
+
+TEST_F_TIMEOUT(precopy_memory, cgroup_at_memory_high, TEST_TIMEOUT)
+{
+	with_cgroup(_metadata, self->cgroup, variant->ahead, "memory.high",
+		    CG_WRITES + 32);
+}
+
+/*
+ * A fault that fails for want of a page of its own, when its window has been
+ * chosen already. Nobody may be killed to make room: it is tried again, until
+ * there is some.
+ */
+static int without_memory(struct cow_child *self, void *arg)
+{
+	struct cgroup_work *w = arg;
+	char path[128], text[32];
+	struct cow_child c;
+	long now;
+	char *p;
+	int i;
+
+	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	if (w->err)
+		return 1;
+	p = cow_map(CG_PAGES * ps, 0);
+	if (!p)
+		return 2;
+	cow_fill(p, CG_PAGES * ps, TAG);
+	w->err = cow_write_file("/proc/self/oom_score_adj", "-1000");
+	if (w->err || cow_child_idle(&c))
+		return 3;
+	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
+	w->err = cow_read_long(path, &now);
+	if (w->err)
+		return 4;
+	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
+	w->err = cgroup_write(w->dir, "memory.max", text);
+	if (w->err)
+		return 5;
+	for (i = 0; i < CG_PAGES; i++)
+		cow_fill(p + i * ps, ps, TAG + 1);
+	if (cow_check(p, CG_PAGES * ps, TAG + 1) != -1 || cow_child_end(&c))
+		return 6;
+	(void)self;
+	return 0;
+}
+
+TEST_F_TIMEOUT(precopy_memory, fault_fails_for_want_of_memory, TEST_TIMEOUT)
+{
+	struct cgroup_work *w;
+	struct cow_child c;
+	siginfo_t info = {};
+	char path[128];
+	int status;
+
+	w = new_cgroup(_metadata, self->cgroup);
+	if (!w)
+		return;
+	w->extra = CG_WRITES;
+	ASSERT_EQ(0, cow_child_fork(&c, without_memory, w));
+	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
+	/* It cannot end before it has met the limit. */
+	while (cow_file_key(path, "oom") == 0 &&
+	       !waitid(P_PID, c.pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
+	       !info.si_pid)
+		usleep(1000);
+	EXPECT_LE(1, cow_file_key(path, "oom"));
+	cgroup_write(w->dir, "memory.max", "max");
+	status = cow_child_wait(&c);
+	EXPECT_EQ(0, status) {
+		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
+		       status > 256 ? "killed" : "failed");
+	}
+	EXPECT_EQ(0, cow_file_key(path, "oom_kill"));
+}
+
+TEST_HARNESS_MAIN
