@@ -35,6 +35,7 @@
 /* Enough for a leak of one page in each round to show through the noise */
 #define ROUNDS		64
 #define NOISE		(ROUNDS / 2)
+#define MAX_TRIES	20
 
 #define INJECT		"/sys/kernel/debug/fail_page_alloc/"
 #define INJECT_SLAB	"/sys/kernel/debug/failslab/"
@@ -385,7 +386,7 @@ static long least_lost(struct __test_metadata *_metadata, enum way way, int n)
 	long least = LONG_MAX;
 	int i;
 
-	for (i = 0; i < 3 && least > NOISE; i++) {
+	for (i = 0; i < MAX_TRIES && least > NOISE; i++) {
 		long lost = lost_pages(_metadata, way, n);
 
 		if (lost < least)

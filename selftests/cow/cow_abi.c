@@ -1191,7 +1191,7 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 	EXPECT_EQ(log_lines(fd, area), 0);
 
 	/* Others may have used up what the rate limit grants: 10 in 5 s. */
-	for (try = 0; try < 2; try++) {
+	for (try = 0; try < COW_TRIES; try++) {
 		if (try)
 			sleep(6);
 		ASSERT_EQ(cow_sysctl_write("cow_sample_interval", PAGES / 2),

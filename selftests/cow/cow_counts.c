@@ -72,20 +72,12 @@ FIXTURE_VARIANT_ADD(cow_counts, ahead_15) { .ahead = 15 };
 
 FIXTURE_SETUP(cow_counts)
 {
-	const char *reason;
-
-	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
-	if (reason)
-		SKIP(return, "%s", reason);
-	ASSERT_EQ(access(SELF_FILE, F_OK), 0)
-		TH_LOG("/proc/cow_stats without " SELF_FILE);
-	self->ps = cow_page_size();
-	self->sh = mmap(NULL, sizeof(*self->sh), PROT_READ | PROT_WRITE,
-			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(self->sh, MAP_FAILED);
 	ASSERT_EQ(sched_getaffinity(0, sizeof(self->cpus), &self->cpus), 0);
-	/* The pages wait for the LRU in the batch of a CPU that we know. */
-	ASSERT_EQ(cow_pin_cpu(), 0);
+	self->ps = cow_page_size();
+	self->sh = counts_setup(_metadata, &self->saved, variant->ahead,
+				sizeof(*self->sh));
+	if (!self->sh)
+		return;
 }
 
 FIXTURE_TEARDOWN_PARENT(cow_counts)

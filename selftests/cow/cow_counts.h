@@ -14,6 +14,27 @@
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 
+/* Settings, and memory to share with children. NULL: the test is skipped. */
+static inline void *counts_setup(struct __test_metadata *_metadata,
+				 struct cow_settings *saved, int ahead,
+				 size_t size)
+{
+	const char *reason;
+	void *shared;
+
+	reason = cow_setup(saved, ahead, COW_WANT_STATS);
+	if (reason)
+		SKIP(return NULL, "%s", reason);
+	ASSERT_EQ(access(SELF_FILE, F_OK), 0)
+		TH_LOG("/proc/cow_stats without " SELF_FILE);
+	shared = mmap(NULL, size, PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(shared, MAP_FAILED);
+	/* The pages wait for the LRU in the batch of a CPU that we know. */
+	ASSERT_EQ(cow_pin_cpu(), 0);
+	return shared;
+}
+
 /* The faults that it takes to write nr shared pages upward */
 static inline unsigned long long faults_for(int nr, int ahead)
 {

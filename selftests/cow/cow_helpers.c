@@ -446,21 +446,12 @@ __u64 cow_pagemap(const void *addr)
 	return n == sizeof(entry) ? entry : 0;
 }
 
-__u64 cow_pfn(const void *addr)
-{
-	__u64 entry = cow_pagemap(addr);
-
-	if (!(entry & COW_PM_PRESENT))
-		return 0;
-	return entry & COW_PM_PFN_MASK;
-}
-
 __u64 cow_page_flags(const void *addr)
 {
-	__u64 pfn = cow_pfn(addr), flags = 0;
+	__u64 pfn = 0, flags = 0;
 	int fd;
 
-	if (!pfn)
+	if (cow_pfns(addr, 1, &pfn) || !pfn)
 		return 0;
 	fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
@@ -474,10 +465,11 @@ __u64 cow_page_flags(const void *addr)
 
 bool cow_pfn_visible(void)
 {
+	__u64 pfn;
 	char here;
 
 	cow_touch(&here, 1);
-	return cow_pfn(&here);
+	return !cow_pfns(&here, 1, &pfn) && pfn;
 }
 
 bool cow_soft_dirty_works(void)
@@ -834,27 +826,31 @@ int cow_child_recv(struct cow_child *c)
 	return n == 1 && byte != BYE ? byte : -EPIPE;
 }
 
-int cow_child_settle(struct cow_child *c)
+int cow_task_state(pid_t pid)
 {
 	char path[64], buf[512], *p;
 	ssize_t len;
-	int i;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", c->pid);
-	for (i = 0; i < 100000; i++) {
-		len = cow_read_file(path, buf, sizeof(buf));
-		if (len < 0)
-			return len;
-		p = strrchr(buf, ')');
-		if (!p || p[1] != ' ')
-			return -EPROTO;
-		if (p[2] == 'S')
-			return 0;
-		if (p[2] == 'Z' || p[2] == 'X')
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	len = cow_read_file(path, buf, sizeof(buf));
+	if (len < 0)
+		return len;
+	p = strrchr(buf, ')');
+	return p && p[1] == ' ' ? p[2] : -EPROTO;
+}
+
+int cow_child_settle(struct cow_child *c)
+{
+	int state;
+
+	for (;;) {
+		state = cow_task_state(c->pid);
+		if (state < 0 || state == 'S')
+			return state < 0 ? state : 0;
+		if (state == 'Z' || state == 'X')
 			return -ESRCH;
 		sched_yield();
 	}
-	return -ETIMEDOUT;
 }
 
 static int cow_idle(struct cow_child *self, void *arg)

@@ -241,17 +241,14 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 
 #define COW_PM_SOFT_DIRTY	((__u64)1 << 55)
 #define COW_PM_EXCLUSIVE	((__u64)1 << 56)
-#define COW_PM_UFFD_WP		((__u64)1 << 57)
-#define COW_PM_FILE		((__u64)1 << 61)
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
 #define COW_KPF_SWAPBACKED	((__u64)1 << 14)
+#define COW_KPF_MLOCKED		((__u64)1 << 33)
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */
 __u64 cow_pagemap(const void *addr);
-/* The frame number; 0 if not present, or hidden because we are not root. */
-__u64 cow_pfn(const void *addr);
 /* The page's line in /proc/kpageflags; 0 if hidden or not present */
 __u64 cow_page_flags(const void *addr);
 /* May this process see frame numbers? */
@@ -364,6 +361,8 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
  */
 int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
+/* The letter in /proc/<pid>/stat, or a negative errno */
+int cow_task_state(pid_t pid);
 /* Wait until the child sleeps (it does not write to memory any more). */
 int cow_child_settle(struct cow_child *c);
 /*

@@ -39,7 +39,7 @@
 #endif
 
 #define DEFAULT_SECONDS	10
-#define SLOW_SECONDS	170	/* and so much more, if need be */
+#define SLOW_SECONDS	600	/* at most, until each operation has run */
 /* The runner's own limit is in the file "settings". */
 #define STRESS_TIMEOUT	86400
 
@@ -786,8 +786,8 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 	if (self->cgroup[0])
 		cow_write_file(path, "max");
 
-	/* Who does not come to an end in two minutes has hung. */
-	for (left = FAMILIES; left && waited < 1200; waited++) {
+	/* A process that has not ended after five minutes hangs. */
+	for (left = FAMILIES; left && waited < 3000; waited++) {
 		for (i = 0; i < FAMILIES; i++) {
 			if (!family[i] || waitpid(family[i], &status,
 						  WNOHANG) != family[i])

@@ -72,19 +72,11 @@ FIXTURE_VARIANT_ADD(process_counts, ahead_15) { .ahead = 15 };
 
 FIXTURE_SETUP(process_counts)
 {
-	const char *reason;
-
-	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
-	if (reason)
-		SKIP(return, "%s", reason);
-	ASSERT_EQ(access(SELF_FILE, F_OK), 0)
-		TH_LOG("/proc/cow_stats without " SELF_FILE);
 	self->ps = cow_page_size();
-	self->sh = mmap(NULL, sizeof(*self->sh), PROT_READ | PROT_WRITE,
-			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(self->sh, MAP_FAILED);
-	/* The pages wait for the LRU in the batch of a CPU that we know. */
-	ASSERT_EQ(cow_pin_cpu(), 0);
+	self->sh = counts_setup(_metadata, &self->saved, variant->ahead,
+				sizeof(*self->sh));
+	if (!self->sh)
+		return;
 }
 
 FIXTURE_TEARDOWN_PARENT(process_counts)
