@@ -207,7 +207,7 @@ char *gate_step(const char *vmstat)
 
 /* A name with all that could lead a parser astray */
 void fake_stat(char state, unsigned long flags, unsigned long minflt,
-		      unsigned long start)
+	       unsigned long start)
 {
 	char text[256];
 

@@ -33,7 +33,6 @@
 #define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
 #endif
 
-
 /* Percentiles are documented as within 1.6 %; 3 % is what a user may rely on. */
 #define BOUND		0.016
 
