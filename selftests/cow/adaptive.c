@@ -68,7 +68,7 @@ FIXTURE_SETUP(adaptive)
 		SKIP(return, "%s", reason);
 	if (!cow_pfn_visible()) {
 		cow_restore(&self->saved);
-		SKIP(return, "which pages were copied is for root to see");
+		SKIP(return, "reading frame numbers needs root");
 	}
 	folios = variant->folios;
 	reason = folios ? cow_allow_folios(&self->undo) : NULL;

@@ -148,7 +148,7 @@ FIXTURE_SETUP(alloc_fail)
 	reason = cow_setup(&self->saved, variant->ahead,
 			   COW_WANT_STATS | COW_ANY_KERNEL);
 	if (!reason && !cow_pfn_visible())
-		reason = "which pages were copied is for root to see";
+		reason = "reading frame numbers needs root";
 	if (!reason)
 		reason = allow_failures(&self->undo);
 	if (!reason && variant->way == FOLIO)

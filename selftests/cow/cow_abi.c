@@ -316,14 +316,14 @@ static void check_partial_reads(struct __test_metadata *_metadata,
 TEST_F_TIMEOUT(cow_abi, partial_reads, TEST_TIMEOUT)
 {
 	if (freeze())
-		SKIP(return, "counting, and stopping it needs root");
+		SKIP(return, "switching the counters needs root");
 	check_partial_reads(_metadata, COW_STATS_FILE);
 }
 
 TEST_F_TIMEOUT(cow_abi, process_partial_reads, TEST_TIMEOUT)
 {
 	if (freeze())
-		SKIP(return, "counting, and stopping it needs root");
+		SKIP(return, "switching the counters needs root");
 	check_partial_reads(_metadata, PROCESS_FILE);
 }
 
@@ -998,7 +998,7 @@ static bool knob_reads(const struct knob *knob, const char *val)
 TEST_F_TIMEOUT(cow_abi, sysctl_defaults, TEST_TIMEOUT)
 {
 	if (self->saved.stats || self->saved.precopy)
-		SKIP(return, "somebody uses it, perhaps with other settings");
+		SKIP(return, "tracing is in use");
 	EXPECT_EQ(self->saved.sample_interval, 100);
 	EXPECT_EQ(self->saved.precopy_pages, 0);
 	EXPECT_EQ(self->saved.precopy_max, COW_ADAPTIVE_MAX);
@@ -1258,7 +1258,7 @@ TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 	};
 
 	if (!tracefs())
-		SKIP(return, "no tracefs, or not for us");
+		SKIP(return, "no tracefs, or no permission");
 	EXPECT_TRUE(has_fields("cow_fault", fault));
 	EXPECT_TRUE(has_fields("cow_precopy", precopy));
 }

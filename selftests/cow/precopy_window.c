@@ -588,7 +588,7 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	char *map, *p;
 
 	if (ahead == COW_ADAPTIVE && !visible)
-		SKIP(return, "what an adaptive window does shows in frame numbers only");
+		SKIP(return, "an adaptive window is checked by frame numbers, which need root");
 	ASSERT_LE(lay.nr, MAX_NR);
 	if (turn)
 		reverse(&lay);
