@@ -998,7 +998,7 @@ static bool knob_reads(const struct knob *knob, const char *val)
 TEST_F_TIMEOUT(cow_abi, sysctl_defaults, TEST_TIMEOUT)
 {
 	if (self->saved.stats || self->saved.precopy)
-		SKIP(return, "tracing is in use");
+		SKIP(return, "vm.cow_stats or vm.cow_precopy has been set");
 	EXPECT_EQ(self->saved.sample_interval, 100);
 	EXPECT_EQ(self->saved.precopy_pages, 0);
 	EXPECT_EQ(self->saved.precopy_max, COW_ADAPTIVE_MAX);
