@@ -826,7 +826,8 @@ int cow_child_recv(struct cow_child *c)
 	return n == 1 && byte != BYE ? byte : -EPIPE;
 }
 
-int cow_task_state(pid_t pid)
+/* The letter in /proc/<pid>/stat, or a negative errno */
+static int cow_task_state(pid_t pid)
 {
 	char path[64], buf[512], *p;
 	ssize_t len;
@@ -837,6 +838,13 @@ int cow_task_state(pid_t pid)
 		return len;
 	p = strrchr(buf, ')');
 	return p && p[1] == ' ' ? p[2] : -EPROTO;
+}
+
+bool cow_task_ended(pid_t pid)
+{
+	int state = cow_task_state(pid);
+
+	return state < 0 || state == 'Z' || state == 'X';
 }
 
 int cow_child_settle(struct cow_child *c)

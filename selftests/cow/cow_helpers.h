@@ -361,8 +361,8 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
  */
 int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
-/* The letter in /proc/<pid>/stat, or a negative errno */
-int cow_task_state(pid_t pid);
+/* Has the process ended, whether or not it has been waited for? */
+bool cow_task_ended(pid_t pid);
 /* Wait until the child sleeps (it does not write to memory any more). */
 int cow_child_settle(struct cow_child *c);
 /*

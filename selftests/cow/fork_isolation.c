@@ -565,13 +565,6 @@ static int op_spoil(int me, long a, long b)
  * The test's side
  */
 
-static bool has_ended(pid_t pid)
-{
-	int state = cow_task_state(pid);
-
-	return state < 0 || state == 'Z' || state == 'X';
-}
-
 static int run(int proc, int (*op)(int me, long a, long b), long a, long b)
 {
 	struct pollfd fd = { .fd = w->from[proc][0], .events = POLLIN };
@@ -590,7 +583,7 @@ static int run(int proc, int (*op)(int me, long a, long b), long a, long b)
 		return -errno;
 	/* However long it takes; what it wrote before its end is still there. */
 	do {
-		ended = has_ended(w->pid[proc]);
+		ended = cow_task_ended(w->pid[proc]);
 		ret = poll(&fd, 1, ended ? 0 : LOOK_MS);
 	} while (ret <= 0 && !ended);
 	if (ret != 1)
