@@ -285,6 +285,8 @@ scratch()
 . "$ROOT/scripts/lib/apt.sh"
 # shellcheck source=scripts/lib/source.sh
 . "$ROOT/scripts/lib/source.sh"
+# shellcheck source=scripts/lib/commits.sh
+. "$ROOT/scripts/lib/commits.sh"
 # shellcheck source=scripts/lib/tree.sh
 . "$ROOT/scripts/lib/tree.sh"
 # shellcheck source=scripts/lib/build.sh

@@ -177,7 +177,7 @@ test_judging_series()
 	local mbox=$SCRATCH/series.mbox
 	box tree && want_status 0 || return
 	rm -rf "$SCRATCH/split"
-	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$SCRATCH/split" base..prepared~2
+	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$SCRATCH/split" 'base..prepared^{/change the second thing}'
 	cat "$SCRATCH"/split/0002* "$SCRATCH"/split/0000* "$SCRATCH"/split/0001* > "$mbox"
 	sed 's/^Subject: .*/Subject: Re: what of that?/' "$SCRATCH"/split/0001* >> "$mbox"
 	box gate --base 6.12 --series "$mbox" --only form-applies,form-message && want_status 0 &&

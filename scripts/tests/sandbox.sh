@@ -58,17 +58,44 @@ make_sandbox()
 	kgit -C "$tree" commit -q -a -m 'mm: change the second thing' -m 'Because too.'
 	kgit -C "$tree" format-patch -q -U2 --no-signature --zero-commit -N -o "$BOX/patches" HEAD~2
 	( cd "$BOX/patches" && printf '# the series\n%s\n%s\n' 000*.patch | tee series > series.6.12 )
-	echo 'obj-y += cow_kunit.o' > "$SCRATCH/wire"
-	( cd "$tree" && cat "$SCRATCH/wire" >> mm/Makefile && kgit diff > "$BOX/kunit/wiring.patch" && kgit checkout -q . )
-	( cd "$tree" && sed -i 's/^TARGETS += cpufreq/TARGETS += cow\n&/' tools/testing/selftests/Makefile &&
-		kgit diff > "$BOX/selftests/wiring.patch" && kgit checkout -q . )
-	echo 'int cow_kunit;' > "$BOX/kunit/cow_kunit.c"
-	echo 'CONFIG_KUNIT=y' > "$BOX/kunit/.kunitconfig"
-	echo 'TEST_GEN_PROGS := a_test' > "$BOX/selftests/cow/Makefile"
-	echo 'int main;' > "$BOX/selftests/cow/a_test.c"
+	make_fake_tests "$tree"
 	kgit -C "$tree" reset -q --hard HEAD~2
 	PLAIN=$tree
 	TREE_OF_BOX=$BOX/build/6.12/tree
+}
+
+# make_fake_tests TREE: two KUnit suites with a shared file, two programs with a helper
+make_fake_tests()
+{
+	local tree=$1 name
+	( cd "$tree" && printf 'obj-y += tests/cow_%s.o\n' fixture kunit more_kunit >> mm/Makefile &&
+		kgit diff > "$BOX/kunit/wiring.patch" && kgit checkout -q . )
+	( cd "$tree" && sed -i 's/^TARGETS += cpufreq/TARGETS += cow\n&/' tools/testing/selftests/Makefile &&
+		kgit diff > "$BOX/selftests/wiring.patch" && kgit checkout -q . )
+	for name in cow_kunit cow_more_kunit; do
+		printf '/*\n * Tests of %s.\n */\nint %s;\n' "$name" "$name" > "$BOX/kunit/$name.c"
+	done
+	echo 'int fixture;' > "$BOX/kunit/cow_fixture.c"
+	echo 'CONFIG_KUNIT=y' > "$BOX/kunit/.kunitconfig"
+	for name in a_test a_test_more; do
+		printf '/*\n * The program %s.\n */\nint main;\n' "$name" > "$BOX/selftests/cow/$name.c"
+	done
+	echo 'int part;' > "$BOX/selftests/cow/a_test_part.c"
+	echo 'int helper;' > "$BOX/selftests/cow/helper.c"
+	cat > "$BOX/selftests/cow/Makefile" <<-'END'
+	# What all programs need
+	LDLIBS += -lpthread
+
+	# The tests
+	TEST_GEN_PROGS += a_test
+	TEST_GEN_PROGS += a_test_more
+
+	$(TEST_GEN_PROGS): helper.c
+
+	# In two files
+	$(OUTPUT)/a_test: a_test_part.c
+	END
+	printf '# ignored\na_test\na_test_more\n' > "$BOX/selftests/cow/.gitignore"
 }
 
 # box COMMAND...: the sandboxed harness; output in $OUT, status in $STATUS

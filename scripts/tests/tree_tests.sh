@@ -35,8 +35,10 @@ test_fetch_and_prepare()
 	box tree && want_status 0 &&
 	want_same "$(tail -n 1 "$OUT")" "$TREE_OF_BOX" &&
 	want_same "$(kgit -C "$TREE_OF_BOX" log --format=%s --reverse base..HEAD | paste -sd,)" \
-		"mm: change the first thing,mm: change the second thing,mm: add KUnit tests for copy-on-write faults,selftests/cow: add tests of copy-on-write faults" &&
-	want_same "$(tail -n 1 "$TREE_OF_BOX/mm/Makefile")" "obj-y += cow_kunit.o" &&
+		"mm: change the first thing,mm: change the second thing,$(printf '%s,' \
+		'mm: add what the KUnit tests share' 'mm: add KUnit tests for cow' 'mm: add KUnit tests for cow_more' \
+		'selftests/cow: add what the tests share' 'selftests/cow: add a_test')selftests/cow: add a_test_more" &&
+	want_same "$(tail -n 1 "$TREE_OF_BOX/mm/Makefile")" "obj-y += tests/cow_more_kunit.o" &&
 	want_same "$(kgit -C "$TREE_OF_BOX" status --porcelain)" ""
 }
 
@@ -108,7 +110,7 @@ test_refused_patch()
 	box tree && want_status 2 && want_output "patches/$patch does not apply" &&
 	want_output 'mm/memory.c: hunk 1 ' || return
 	sed -i 's/ int memory_nonsense;/ int memory_149;/' "$BOX/patches/$patch"
-	box tree && want_status 0 && want_same "$(kgit -C "$TREE_OF_BOX" rev-list --count base..HEAD)" 4
+	box tree && want_status 0 && want_same "$(kgit -C "$TREE_OF_BOX" rev-list --count base..HEAD)" 8
 }
 
 test_patch_not_mail()
@@ -177,10 +179,10 @@ test_refresh()
 	kgit -C "$TREE_OF_BOX" checkout -q mm/memory.c
 	# a test edited, a test added, a patch amended, a patch added
 	sed -i 's/long memory_150;/short memory_150;/' "$TREE_OF_BOX/mm/memory.c"
-	kgit -C "$TREE_OF_BOX" commit -q -a --fixup 'HEAD~2'
+	kgit -C "$TREE_OF_BOX" commit -q -a --fixup 'HEAD^{/change the second thing}'
 	GIT_SEQUENCE_EDITOR=: kgit -C "$TREE_OF_BOX" rebase -q -i --autosquash base > /dev/null 2>&1 ||
 		complain "the rebase failed" || return
-	kgit -C "$TREE_OF_BOX" checkout -q -b side HEAD~2
+	kgit -C "$TREE_OF_BOX" checkout -q -b side 'HEAD^{/change the second thing}'
 	echo 'int third;' >> "$TREE_OF_BOX/mm/memory.c"
 	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: a third thing'
 	kgit -C "$TREE_OF_BOX" rebase -q side work > /dev/null 2>&1 || complain "the second rebase failed" || return
@@ -196,10 +198,88 @@ test_refresh()
 	box refresh && want_output 'nothing to take back'
 }
 
+# part_has COMMIT PATH TEXT: the file of that commit, lines joined by commas
+part_has()
+{
+	want_same "$(kgit -C "$TREE_OF_BOX" show "$1:$2" 2> /dev/null | tr '\n' ,)" "$3"
+}
+
+# Each commit of the tests holds one program or suite and names nothing that is added later.
+test_commits_of_tests()
+{
+	local head cow=tools/testing/selftests/cow
+	box tree && want_status 0 || return
+	part_has HEAD~5 mm/Makefile 'obj-y += memory.o,obj-y += tests/cow_fixture.o,' &&
+	part_has HEAD~4 mm/Makefile 'obj-y += memory.o,obj-y += tests/cow_fixture.o,obj-y += tests/cow_kunit.o,' &&
+	part_has HEAD~2 $cow/Makefile \
+		'# What all programs need,LDLIBS += -lpthread,,$(TEST_GEN_PROGS): helper.c,' &&
+	part_has HEAD~2 $cow/.gitignore '' &&
+	part_has HEAD~1 $cow/Makefile "$(grep -v a_test_more "$BOX/selftests/cow/Makefile" | tr '\n' ,)" &&
+	part_has HEAD~1 $cow/.gitignore '# ignored,a_test,' &&
+	part_has HEAD $cow/Makefile "$(tr '\n' , < "$BOX/selftests/cow/Makefile")" &&
+	want_same "$(kgit -C "$TREE_OF_BOX" show --format= --name-only HEAD~1 | xargs -n 1 basename | paste -sd' ')" \
+		'.gitignore Makefile a_test.c a_test_part.c' &&
+	want_same "$(kgit -C "$TREE_OF_BOX" log -1 --format=%b HEAD | paste -sd' ')" \
+		"The program a_test_more.  Build and run with:    make -C tools/testing/selftests TARGETS=cow   $cow/a_test_more" || return
+	head=$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)
+	rm -rf "$BOX/build/6.12"
+	box tree && want_same "$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)" "$head" || return
+	echo 'TEST_GEN_PROGS += a_test a_test_more' >> "$BOX/selftests/cow/Makefile"
+	box tree && want_status 2 && want_output 'one program per line' &&
+	want_same "$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)" "$head"
+}
+
+# An edit comes back from whatever commit of the tests it was made in.
+test_refresh_of_tests()
+{
+	local cow=tools/testing/selftests/cow
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" checkout -q -B side HEAD~1
+	echo 'int edited;' >> "$TREE_OF_BOX/$cow/a_test_part.c"
+	kgit -C "$TREE_OF_BOX" commit -q -a --amend -m 'selftests/cow: my words'
+	kgit -C "$TREE_OF_BOX" cherry-pick work > /dev/null 2>&1 || complain "the cherry-pick failed" || return
+	sed -i '$d' "$TREE_OF_BOX/mm/Makefile"
+	kgit -C "$TREE_OF_BOX" rm -q mm/tests/cow_more_kunit.c
+	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: drop a suite'
+	box refresh && want_status 0 && want_output 'my words.*is not kept' &&
+	want_same "$(tail -n 1 "$BOX/selftests/cow/a_test_part.c")" 'int edited;' &&
+	want_same "$(grep -c '^+obj' "$BOX/kunit/wiring.patch")" 2 || return
+	[ ! -e "$BOX/kunit/cow_more_kunit.c" ] || complain "the dropped suite is still there" || return
+	want_same "$(kgit -C "$TREE_OF_BOX" rev-list --count base..HEAD)" 7 &&
+	want_same "$(cd "$BOX/patches" && echo 000*)" "$(grep -v '#' "$BOX/patches/series" | paste -sd' ')" || return
+	# nothing changes if a commit mixes tests and core code, or the result is another tree
+	echo 'int mixed;' | tee -a "$TREE_OF_BOX/$cow/helper.c" >> "$TREE_OF_BOX/mm/memory.c"
+	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: mixed'
+	box refresh && want_status 2 && want_output '"mm: mixed".*changes a test .* and core code' || return
+	kgit -C "$TREE_OF_BOX" reset -q --hard prepared
+	sed -i '$d' "$TREE_OF_BOX/mm/Makefile"
+	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: no wiring'
+	box refresh && want_status 2 && want_output 'are unchanged' &&
+	want_same "$(grep -v '#' "$BOX/patches/series.6.12" | wc -l)" 2
+}
+
+# The real tests: no mail of theirs is over 100 kB.
+test_mail_sizes()
+{
+	local source part size
+	for source in kunit selftests/cow; do
+		rm -rf "$SCRATCH/mails"
+		mkdir "$SCRATCH/mails"
+		test_files "$source" | python3 "$ROOT/scripts/lib/split_tests.py" \
+			"$ROOT/$source" target "$SCRATCH/mails" || complain "$source cannot be split" || return
+		for part in "$SCRATCH"/mails/*; do
+			# a header, the message, and one character more per line
+			size=$(find "$part" -type f -exec cat {} + | sed 's/^/+/' | wc -c)
+			[ $((size + 2000)) -le 100000 ] ||
+				complain "$(head -n 1 "$part/message"): $size bytes" || return
+		done
+	done
+}
+
 test_export()
 {
 	box export "$SCRATCH/mails" && want_status 0 &&
-	want_same "$(find "$SCRATCH/mails" -name '*.patch' | wc -l)" 5 || return
+	want_same "$(find "$SCRATCH/mails" -name '*.patch' | wc -l)" 9 || return
 	rm -rf "$SCRATCH/applied"
 	cp -r "$PLAIN" "$SCRATCH/applied"
 	kgit -C "$SCRATCH/applied" am -q "$SCRATCH"/mails/000[1-9]*.patch ||

@@ -1297,7 +1297,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 		SKIP(return, "seeing which pages are locked needs root");
 	/* Compaction takes the pages that it moves off the count meanwhile. */
 	if (!access(compact, F_OK) && !cow_tweak(&self->undo, compact, "0"))
-		SKIP(return, "keeping locked pages where they are " COW_NEEDS);
+		SKIP(return, "keeping compaction off locked pages " COW_NEEDS);
 	vm_before = cow_status_kb("VmLck");
 	base = cow_meminfo_kb("Mlocked");
 	ASSERT_GE(base, 0);
