@@ -3,12 +3,9 @@
 #
 # Debian packages fetched into a private apt directory below build/apt.
 
-#
-# Debian packages, by an apt whose whole state is below build/apt. The mirror
-# is the one that the system's own sources name.
-#
+# The mirror is the one that the system's own apt sources name.
 
-# Prints "URI SUITE SIGNED-BY" for each of Debian's main archives that the
+# system_sources: prints "URI SUITE SIGNED-BY" for each of Debian's main archives that the
 # system has configured, in one-line and deb822 form alike.
 system_sources()
 {
@@ -82,8 +79,8 @@ deb822_sources()
 	END { flush() }' "$1"
 }
 
-# apt_sources SUITE: the lines of a private sources.list; "-" for what the
-# system has.
+# apt_sources SUITE: the lines of a private sources.list; suite "-" means the suites
+# that the system has configured
 apt_sources()
 {
 	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -97,15 +94,15 @@ apt_sources()
 		suite != "-" && $2 !~ /[-\/]/ && !done++ { print_line($1, suite, $3) }'
 }
 
-# apt_dir SUITE: where the apt of that suite has its state. SUITE@ARCH is the same
-# for packages of another architecture.
+# apt_dir SUITE: the folder with apt's state for that suite; SUITE@ARCH is for packages
+# of another architecture
 apt_dir()
 {
 	echo "$BUILD/apt/${1/#-/system}"
 }
 
-# apt_do SUITE PROGRAM ARGS... One at a time in a folder: apt-get does not wait for
-# another one, and apt-cache sees no packages while the lists are read anew.
+# apt_do SUITE PROGRAM ARGS...: under a lock, because apt-get does not wait for another
+# apt-get, and apt-cache finds no packages while the lists are updated
 apt_do()
 {
 	local dir
@@ -165,7 +162,8 @@ apt_conf()
 	esac
 }
 
-# Whether the mirror serves the selected kernel; WHY_NOT says what it does.
+# kernel_is_served: does the mirror have the selected kernel's package? If not, WHY_NOT
+# is the message.
 kernel_is_served()
 {
 	WHY_NOT=
@@ -192,8 +190,8 @@ served_kernels()
 	done | awk '{ print $1 }' | sort -u | paste -sd' '
 }
 
-# fetch_package: sets DEB to the verified package. It is downloaded into a
-# folder of its own and takes its name when it is whole.
+# fetch_package: sets DEB to the verified package, which is downloaded into a temporary
+# folder and moved when it is complete
 fetch_package()
 {
 	local dir
@@ -228,17 +226,17 @@ package_is_whole()
 }
 
 #
-# Programs and libraries of another architecture, unpacked into a folder: the host's
-# dpkg knows nothing of them.
+# Programs and libraries of another architecture. They are unpacked into a folder, not
+# installed on the host.
 #
 
-# sysroot: that folder for the guests of ARCH; nothing if they are of the host's
+# sysroot: that folder; prints nothing if ARCH is the host's architecture
 sysroot()
 {
 	! is_foreign || echo "$(apt_dir "-@$ARCH")/root"
 }
 
-# need_sysroot PACKAGE...: they are in sysroot, with what they depend on
+# need_sysroot PACKAGE...: unpacks them and their dependencies into sysroot
 need_sysroot()
 {
 	local root marker
@@ -258,7 +256,7 @@ need_sysroot()
 	unlock "apt-$ARCH"
 }
 
-# Debian's folders lie below /usr, whatever its older packages say.
+# Older packages still have files in /bin, /sbin and /lib, which are links to /usr.
 unpack_sysroot()
 {
 	local root=$1 dir deb

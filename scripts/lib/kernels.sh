@@ -1,11 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Which kernels are known, and which one a command works on.
-
-#
-# The table fixtures/kernels
-#
+# The known kernels (fixtures/kernels), and the one that a command works on.
 
 kernel_rows()
 {
@@ -32,8 +28,8 @@ kernel_field()
 	kernel_rows | awk -v name="$1" -v n="$2" '$1 == name { print $n }'
 }
 
-# Sets K_NAME (the folder below build/), K_DIR, K_TREE and, for a tree of the
-# user's, K_PATH; for a kernel of the table K_PACKAGE and K_SUITE.
+# select_kernel KERNEL: sets K_NAME, K_DIR (the folder K_NAME below build/) and K_TREE;
+# for a kernel of the table K_PACKAGE and K_SUITE, for a user's tree K_PATH
 select_kernel()
 {
 	local kernel=${1:-$(default_kernel)}
@@ -78,7 +74,7 @@ series_of()
 	fi
 }
 
-# The patches that a series file names, one a line.
+# series_patches SERIES: the patches that a series file names, one per line
 series_patches()
 {
 	sed -e 's/#.*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$ROOT/patches/$1"

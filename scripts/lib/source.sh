@@ -1,14 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Kernel sources as the base commit of a tree of ours.
+# The base commit of a prepared tree: the unchanged kernel source, tagged base. It is
+# made under a temporary name; what a killed run left behind is removed.
 
-#
-# The base: the untouched source as the first commit, tagged base. Everything
-# is made under a temporary name; what was cut off is thrown away.
-#
-
-# git in a tree of ours: nothing of the user's configuration may interfere.
+# kgit: git without the user's configuration
 kgit()
 {
 	GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
@@ -49,13 +45,13 @@ unpack_package()
 		xz -dc -T0 | tar -x --strip-components=1 -C "$2"
 }
 
-# A git tree of its own, not a folder somewhere in another.
+# is_git_tree DIR: is DIR the top of a git tree?
 is_git_tree()
 {
 	[ "$(kgit -C "$1" rev-parse --show-toplevel 2> /dev/null)" = "$(realpath -- "$1")" ]
 }
 
-# The tracked files of a git tree as they are now, or all files of another.
+# copy_source FROM TO: of a git tree the tracked files as they are now, else all files
 copy_source()
 {
 	if is_git_tree "$1"; then
@@ -72,7 +68,7 @@ tracked_files()
 		for f; do [ ! -e "$f" ] && [ ! -L "$f" ] || printf "%s\0" "$f"; done' sh )
 }
 
-# What tells whether a tree of the user's has changed since it was copied.
+# source_state DIR: a hash that changes when a file of a user's tree does
 source_state()
 {
 	if is_git_tree "$1"; then
@@ -88,18 +84,19 @@ commit_base()
 	shift
 	{ [ -d "$dir/.git" ] || kgit -C "$dir" init -q -b work; } &&
 	kgit -C "$dir" add -A -f . &&
-	kgit -C "$dir" commit -q --allow-empty --date=2000-01-01T00:00:00Z -m "base: $*" &&
+	GIT_COMMITTER_DATE=2000-01-01T00:00:00Z \
+		kgit -C "$dir" commit -q --allow-empty --date=2000-01-01T00:00:00Z -m "base: $*" &&
 	kgit -C "$dir" tag -f base
 }
 
-# A tree of the user's that changed: the base follows, file by file.
+# update_base: copies the files that have changed in a user's tree (--kernel PATH)
 update_base()
 {
 	local tmp=$K_DIR/base.tmp state
 	state=$(source_state "$K_PATH")
 	[ "$state" != "$(cat "$K_DIR/base.version")" ] || return 0
 	refuse_edits
-	say "$K_PATH has changed: the base follows"
+	say "$K_PATH has changed: updating the base"
 	rm -rf "$tmp"
 	mkdir "$tmp"
 	step "copying $K_PATH" unpack.log copy_source "$K_PATH" "$tmp" ||

@@ -1,18 +1,14 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Kernel sources: which are known, how they are fetched, and the prepared tree
-# (one commit for the base, one for each patch, one for KUnit, one for the
-# kselftests).
+# The prepared tree: a git repository with one commit for the base, one per patch of
+# the series, and the tests (see commits.sh). The commits are made without touching
+# the files. Only when every patch has applied is the tree moved there; files that
+# stay the same keep their time stamps, so builds redo only what changed.
 
-#
-# The prepared tree. The commits are made in a second index, without touching
-# the files; only when every patch has applied does the tree move there, which
-# changes no file (and no time stamp) that stays the same.
-#
-
-# have_base: K_TREE is there, with its base tagged; the caller holds its lock
-have_base()
+# ensure_base: makes K_TREE with its base commit if it is missing, and follows a user's
+# tree that changed; the caller holds the lock
+ensure_base()
 {
 	mkdir -p "$K_DIR"
 	if [ ! -d "$K_TREE" ]; then
@@ -22,11 +18,11 @@ have_base()
 	[ -z "$K_PATH" ] || update_base
 }
 
-# prepare_base: for who needs the base and not the series
+# prepare_base: for callers that do not need the series
 prepare_base()
 {
 	lock "$K_NAME.tree"
-	have_base
+	ensure_base
 	unlock "$K_NAME.tree"
 }
 
@@ -34,7 +30,7 @@ prepare_base()
 prepare_tree()
 {
 	lock "$K_NAME.tree"
-	have_base
+	ensure_base
 	if [ "$(input_state)" != "$(cat "$K_DIR/prepared" 2> /dev/null)" ]; then
 		make_commits
 		move_tree "$SERIES_HEAD"
@@ -45,7 +41,7 @@ prepare_tree()
 	unlock "$K_NAME.tree"
 }
 
-# What the commits are made of.
+# input_state: a hash of all that the commits are made from
 input_state()
 {
 	local series file
@@ -55,12 +51,13 @@ input_state()
 		series_patches "$series" | while read -r file; do
 			sha256sum "$ROOT/patches/$file" 2>&1 || true
 		done
-		{ cd "$ROOT" && find kunit selftests -type f -print0 2> /dev/null || true; } |
+		{ cd "$ROOT" && find kunit selftests scripts/lib/commits.sh scripts/lib/split_tests.py \
+			-type f -print0 2> /dev/null || true; } |
 			sort -z | ( cd "$ROOT" && xargs -0 -r sha256sum )
 	} | sha256sum | cut -c1-16
 }
 
-# tree_has_edits: commits or changes that are not what was prepared
+# tree_has_edits: does K_TREE have commits or changes since it was prepared?
 tree_has_edits()
 {
 	[ "$(kgit -C "$K_TREE" rev-parse HEAD)" != "$(kgit -C "$K_TREE" rev-parse -q --verify prepared)" ] ||
@@ -76,7 +73,7 @@ refuse_edits()
 			"or drop them:         git -C $K_TREE reset --hard prepared && git -C $K_TREE clean -fd"
 }
 
-# move_tree COMMIT: from what was prepared before to COMMIT
+# move_tree COMMIT: checks out COMMIT in place of what was prepared before
 move_tree()
 {
 	if [ "$(kgit -C "$K_TREE" rev-parse 'HEAD^{tree}')" != "$(kgit -C "$K_TREE" rev-parse "$1^{tree}")" ] ||
@@ -87,7 +84,8 @@ move_tree()
 	finish_move
 }
 
-# A move that was cut off is completed: before it the tree was clean.
+# finish_move: completes a move, also one of a run that was killed. The file 'moving'
+# names the commit; the tree had no edits when it was written.
 finish_move()
 {
 	local commit
@@ -111,31 +109,32 @@ source_tree()
 	fi
 }
 
-# lay_out_tree WHAT DIR COMMIT: another working tree of the prepared one's repository.
-# Forced twice: git keeps a lock on one that was cut off while it was laid out.
+# lay_out_tree WHAT DIR COMMIT: another working tree of the prepared one's repository
 lay_out_tree()
 {
 	rm -rf "$2"
 	kgit -C "$K_TREE" worktree prune
-	step "laying out $1" unpack.log working_tree "$2" "$3" ||
+	step "laying out $1" unpack.log add_working_tree "$2" "$3" ||
 		die "$1 could not be laid out"
 }
 
-working_tree()
+# add_working_tree DIR COMMIT: --force twice, because git keeps a lock on a working tree
+# whose creation was killed
+add_working_tree()
 {
 	kgit -C "$K_TREE" worktree add -f -f --no-checkout --detach "$1" "$2" || return
-	link_unpatched "$1"
+	link_unchanged_files "$1"
 	kgit -C "$1" reset -q --hard
 }
 
-# link_unpatched DIR: a kernel takes 1.5 GB, of which a series changes next to nothing:
-# what is the same is linked to the unpatched tree's files. git replaces files and never
-# writes into them; the prepared tree's are not shared, for people edit those. Whatever
-# cannot be linked git writes.
-link_unpatched()
+# link_unchanged_files DIR: hard links to the unpatched tree's files, because a kernel
+# takes 1.5 GB and a series changes little of it. This is safe: git replaces files and
+# never writes into them. The prepared tree shares no files, because people edit it. A
+# file that cannot be linked is written by git.
+link_unchanged_files()
 {
 	local from=$K_DIR/unpatched/tree
-	# none yet, or it is the one that is laid out now
+	# there is no unpatched tree yet, or it is the one being made
 	[ -f "$K_DIR/unpatched/base" ] || return 0
 	find "$from" -mindepth 1 -maxdepth 1 ! -name .git -exec cp -al -t "$1" {} + || true
 	cp "$(kgit -C "$from" rev-parse --git-path index)" "$(kgit -C "$1" rev-parse --git-path index)"
