@@ -51,7 +51,7 @@ boot_kernel()
 	[ -z "$RIVAL_FRAGMENT" ] || warn_options_off "$B_DIR/$(out_name "$ARCH")"
 }
 
-# A base that does not build is not the submission's fault.
+# A base that does not build is no failure of the submission.
 build_base()
 {
 	base_tree
@@ -59,7 +59,7 @@ build_base()
 	build_kernel "$ARCH" "$BASE_DIR" || die "the base does not build: $(errors_of "$LOGS/build.log")"
 }
 
-# The patched kernel does not: whose fault that is, the base tells.
+# The patched kernel does not build: it fails only if the base does.
 build_failed()
 {
 	mv "$LOGS/build.log" "$LOGS/build.patched.log"
@@ -79,8 +79,8 @@ kernel_to_boot()
 	note "${OUT##*/}: builds"
 }
 
-# The base has survived the same job. One complaint of the kernel is enough; a guest that
-# just ended, or did not, may have had too little of its host.
+# job_failed DIR WHY: a guest with the submission panicked, hung or complained. Without a
+# complaint of the kernel it is tried once more: the host may have been too slow for it.
 job_failed()
 {
 	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ]; then
@@ -96,18 +96,23 @@ job_failed()
 	job_failed_again "$@"
 }
 
+# What is called before a failed guest counts: it ends the check if the base fails, too.
+# Empty where the base has run before.
+ASK_BASE=
+
 job_failed_again()
 {
+	[ -z "$ASK_BASE" ] || "$ASK_BASE"
 	fail "the patched kernel does not survive it: $2"
 	leave 0
 }
 
-# A sanitizer that complains about the base has nothing to say about the submission; a
-# guest that does not start, or not end, has nothing to say at all.
+# base_failed DIR WHY: a sanitizer that complains about the base cannot judge the
+# submission, and a guest that does not start or end judges nothing.
 base_failed()
 {
 	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $2"
-	# asked again, it has just not said what the submission did
+	# a repeated run for flaky tests: this one just adds no result
 	[ -z "${BASE_AGAIN-}" ] || return 0
 	not_applicable "the base does not survive it itself: $2"
 }

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# The kernel's own mm selftests for the gate: each on the base and on the submission,
-# with the same results test by test. A failure that the base has must be the same
-# failure. The programs are those of the base; what each takes is in
+# The kernel's own mm selftests for the gate. Programs of which not every test passes on
+# the submission are run on the base, too, and must have the same results there, test by
+# test. The programs are those of the base; their time limits and arguments are in
 # fixtures/mm-selftests.
 
 . "$ROOT/scripts/gate/behaviour.sh"
@@ -16,20 +16,24 @@ compare_mm_selftests()
 	MM_PROGRAMS=$*
 	behaviour_tree
 	base_tree
-	# each program's own limit, and some for the guest that boots
+	# each program's own limit, and some for the guest to boot
 	TIMEOUT=${TIMEOUT:-$(programs | awk '{ sum += $2 } END { print sum + 300 }')}
 	ARCH=x86_64
 	build_programs
 	RUNS=$SCRATCH/runs
 	mkdir -p "$RUNS"
-	results_of base base ''
-	[ -s "$RUNS/base" ] || die "no test ran on the base"
-	leave_out_late
-	silent_programs
+	ASK_BASE=base_survives
 	for mode in $(modes); do
 		results_of patched "$mode" "$mode"
 		compare "$mode"
 	done
+	warn_silent_programs "$mode"
+}
+
+# base_survives: after the submission did not; base_failed() ends the check if not
+base_survives()
+{
+	results_of base base.survives ''
 }
 
 # sanitize DEBUG: our kselftests with that debug configuration. A submission that does
@@ -59,39 +63,18 @@ programs()
 		only == "" || index(" " only " ", " " name " ")' "$ROOT/fixtures/mm-selftests"
 }
 
-# Programs that were ended on the base for their time: how far they came tells nothing.
-# One that only the submission keeps from its end is a difference like any other.
-leave_out_late()
-{
-	local name late
-	mapfile -t late < <(timed_out_programs < "$RUNS/base")
-	for name in "${late[@]}"; do
-		warn "$name does not end in its time on the base: not compared"
-		rm -f "$BENCH_FILES/selftests/$name"
-		grep_any -v "^$name: " "$RUNS/base" > "$SCRATCH/rest"
-		mv "$SCRATCH/rest" "$RUNS/base"
-	done
-	[ -s "$RUNS/base" ] || die "no test came to its end on the base"
-}
-
-# Those whose status is timeout's own, or that of its signals
-timed_out_programs()
-{
-	sed -nE 's/^(.*): @status (124|137|143)$/\1/p'
-}
-
-# Programs that do not say what each of their tests found
-silent_programs()
+# Programs whose tests cannot be compared one by one
+warn_silent_programs()
 {
 	local name
-	sed -n 's/: @status .*//p' "$RUNS/base" | while read -r name; do
-		grep -qE "^$name: (# )?(not )?ok " "$RUNS/base" ||
+	sed -n 's/: @status .*//p' "$RUNS/$1" | while read -r name; do
+		grep -qE "^$name: (# )?(not )?ok " "$RUNS/$1" ||
 			warn "$name says nothing test by test on this kernel: only its exit status is compared"
 	done
 }
 
-# One program that this kernel does not have, or that does not build for want of a
-# library, is left out, and said so.
+# Programs that this kernel does not have, or that do not build here for want of a
+# library, are left out with a note or a warning.
 build_programs()
 {
 	local path seconds arguments dir name base out=$SCRATCH/programs headers=$BASE_DIR/selftests/build
@@ -129,6 +112,7 @@ results_of()
 {
 	boot_kernel "$1"
 	BENCH_PATH=
+	rm -rf "${LOGS:?}/$2"
 	begin_job
 	set_mode "$3"
 	add_programs
@@ -168,57 +152,95 @@ add_results()
 	done < <(programs)
 }
 
-# A test that races with the kernel's own threads says now this, now that: what may be
-# said the base tells, asked so often in all.
+# Tests that race with the kernel's own threads are flaky: a result is accepted if one
+# of so many runs of the base has it, too.
 BASE_RUNS=5
 
-# compare MODE: each program as on the base
+# compare MODE: the programs of which something failed or was skipped, with the base
 compare()
 {
-	local name names
-	mapfile -t names < <(sed 's/: .*//' "$RUNS/base" "$RUNS/$1" | sort -u)
-	for name in "${names[@]}"; do
-		[ -n "$(differences "$1" "$name")" ] || continue
-		ask_base_again "$1" "$name"
-		if [ -n "$(differences "$1" "$name")" ]; then
-			differences "$1" "$name" | fail_each "$1: "
-		else
-			warn "$1: $name: not as in the base's first run, but not always the same there either"
-		fi
+	local run name flaky=() different=()
+	mapfile -t different < <(not_all_passed "$1")
+	for ((run = 1; run <= BASE_RUNS && ${#different[@]} > 0; run++)); do
+		[ "$run" -ne 2 ] || flaky=("${different[@]}")
+		run_on_base "$run" "${different[@]}"
+		mapfile -t different < <(for name in "${different[@]}"; do
+			timed_out_on_base "$name" || [ -z "$(differences "$1" "$name" "$run")" ] || echo "$name"
+		done)
 	done
+	for name in "${different[@]}"; do
+		differences "$1" "$name" "$BASE_RUNS" | fail_each "$1: "
+	done
+	for name in "${flaky[@]}"; do
+		[[ " ${different[*]} " == *" $name "* ]] ||
+			warn "$1: $name: flaky; its results were seen in a later run of the base"
+	done
+	warn_timed_out "$1"
 	note "$1: $(grep -c ': \(# \)\?ok ' "$RUNS/$1" || true) ok, $(grep -c ': \(# \)\?not ok ' "$RUNS/$1" || true) not ok"
 }
 
-# differences MODE NAME: what no run of the base has said, and what each of them has
+# not_all_passed MODE: programs with another status than 0, and those of which a test
+# failed or was skipped
+not_all_passed()
+{
+	local name
+	for name in $(cd "$BENCH_FILES/selftests" && echo *); do
+		grep -qxF "$name: @status 0" "$RUNS/$1" && ! grep -qE "^$name: (.*not ok |.*# SKIP)" "$RUNS/$1" ||
+			echo "$name"
+	done
+}
+
+# run_on_base NUMBER PROGRAM...: those of them that have not been run there so often
+run_on_base()
+{
+	local number=$1 MM_PROGRAMS name
+	shift
+	MM_PROGRAMS=$(for name; do
+		grep -qs "^$name: @status " "$RUNS/base.$number" || echo "$name"
+	done | paste -sd' ')
+	[ -n "$MM_PROGRAMS" ] || return 0
+	BASE_AGAIN=
+	[ "$number" -eq 1 ] || BASE_AGAIN=1
+	results_of base base.now ''
+	[ -s "$RUNS/base.now" ] || [ "$number" -gt 1 ] || die "no test ran on the base"
+	cat "$RUNS/base.now" >> "$RUNS/base.$number"
+}
+
+# timed_out_on_base PROGRAM: timeout's own status, or that of its signals. How far it
+# came tells nothing. (Only on the submission it is a difference like any other.)
+timed_out_on_base()
+{
+	grep -qsE "^$1: @status (124|137|143)$" "$RUNS/base.1"
+}
+
+# warn_timed_out MODE: what was not compared in it
+warn_timed_out()
+{
+	local name
+	not_all_passed "$1" | while read -r name; do
+		! timed_out_on_base "$name" ||
+			warn "$1: $name does not end in its time on the base: not compared"
+	done
+}
+
+# differences MODE PROGRAM RUNS: what none of the first RUNS of the base has, and what each
+# of them has and the submission has not
 differences()
 {
-	local run now=$SCRATCH/now.lines some=$SCRATCH/some.lines all=$SCRATCH/all.lines
-	lines_of "$RUNS/$1" "$2" > "$now"
-	lines_of "$RUNS/base" "$2" | tee "$some" > "$all"
-	for run in "$RUNS/again.$2".*; do
-		[ -f "$run" ] || continue
-		lines_of "$run" "$2" > "$SCRATCH/run.lines"
-		sort -u "$some" "$SCRATCH/run.lines" -o "$some"
-		comm -12 "$all" "$SCRATCH/run.lines" > "$SCRATCH/both.lines"
-		mv "$SCRATCH/both.lines" "$all"
+	local run files=()
+	for ((run = 1; run <= $3; run++)); do
+		! grep -qs "^$2: @status " "$RUNS/base.$run" || files+=("$RUNS/base.$run")
 	done
-	comm -13 "$some" "$now" | sed 's/^/not so on the base: /'
-	comm -23 "$all" "$now" | sed 's/^/on the base only: /'
-}
-
-# lines_of RUN NAME: each once, as a test that is there twice is of no use
-lines_of()
-{
-	grep_any "^$2: " "$1" | sort -u
-}
-
-# ask_base_again MODE NAME: until it has said the same, or often enough
-ask_base_again()
-{
-	local MM_PROGRAMS=$2 BASE_AGAIN=1 nr
-	for ((nr = 2; nr <= BASE_RUNS; nr++)); do
-		[ ! -f "$RUNS/again.$2.$nr" ] || continue
-		results_of base "again.$2.$nr" ''
-		[ -n "$(differences "$1" "$2")" ] || return 0
-	done
+	awk -v name="$2: " -v runs="${#files[@]}" '
+		index($0, name) != 1 || seen[FILENAME, $0]++ { next }
+		FILENAME == ARGV[1] { here[$0] = 1; next }
+		{ base[$0]++ }
+		END {
+			for (line in here)
+				if (!(line in base))
+					print "not so on the base: " line
+			for (line in base)
+				if (base[line] == runs && !(line in here))
+					print "on the base only: " line
+		}' "$RUNS/$1" "${files[@]}" | sort
 }

@@ -1,22 +1,28 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# The gate judges fixtures/submissions, whose verdicts are known.
-
+# The gate's own test: it judges fixtures/submissions, whose verdicts are known.
 #
-# Submissions with one fault each: the gate's own test. A header like a mutant's:
-# Submission (what is wrong), Base (base or series), Run (globs of checks),
-# Verdict (pass, fail or warn), Check (which says so; none for pass), Finds (regular
-# expression for the finding), Quick (yes: compiles little), Kernel (the bases that it
-# is for, if not all).
-#
+# Each has one mistake. NAME.mbox is a whole submission; NAME.diff is a diff against the
+# mails of good.mbox, if any is needed. Both begin with a header, which an empty line ends:
+#   Submission: what is wrong with it
+#   Base: base or series (our own series is the base)
+#   Run: globs of the checks to run
+#   Verdict: pass, warn or fail
+#   Check: the check that must say so (not for pass)
+#   Finds: extended regular expression for what it must find (not for pass)
+#   Quick: yes, if it compiles little
+#   Kernel: the bases that it is for, if not all
+#   Repeat: COUNT TEXT; so many such lines are added behind the first patch's '---',
+#           where a note to the reader stands (only in a .diff)
 
+# submission_files: those that --filter and --quick choose
 submission_files()
 {
 	local file
-	for file in "$ROOT"/fixtures/submissions/*.mbox; do
+	for file in "$ROOT"/fixtures/submissions/*.mbox "$ROOT"/fixtures/submissions/*.diff; do
 		# shellcheck disable=SC2254 # a glob on purpose
-		case "$(basename "$file" .mbox)" in
+		case "$(submission_name "$file")" in
 		${FILTER:-*}) ;;
 		*) continue ;;
 		esac
@@ -25,9 +31,45 @@ submission_files()
 	done
 }
 
+submission_name()
+{
+	basename "${1%.*}"
+}
+
+submission_names()
+{
+	local file
+	for file in "$ROOT"/fixtures/submissions/*.mbox "$ROOT"/fixtures/submissions/*.diff; do
+		submission_name "$file"
+	done | sort | paste -sd' '
+}
+
+# submission_mails FILE: the mails themselves, without the header
+submission_mails()
+{
+	case "$1" in
+	*.mbox)
+		sed '1,/^$/d' "$1" ;;
+	*.diff)
+		submission_mails "$ROOT/fixtures/submissions/good.mbox" > "$SCRATCH/mails.mbox"
+		if grep -q '^@@ ' "$1"; then
+			patch -s --fuzz=0 "$SCRATCH/mails.mbox" < "$1" || die "$1 does not apply to good.mbox"
+		fi
+		repeat_line "$(submission_field "$1" Repeat)" < "$SCRATCH/mails.mbox" ;;
+	esac
+}
+
+# repeat_line 'COUNT TEXT'
+repeat_line()
+{
+	awk -v count="${1%% *}" -v text="${1#* }" '
+		{ print }
+		$0 == "---" && !done { done = 1; for (i = 0; i < count; i++) print text }'
+}
+
 submission_field()
 {
-	sed -n -e '/^From /q' -e "s/^$2:[[:space:]]*//p" "$1" | head -n 1
+	sed -n -e '/^$/q' -e "s/^$2:[[:space:]]*//p" "$1" | head -n 1
 }
 
 # check_submission FILE: prints what is wrong with its header
@@ -46,7 +88,7 @@ check_submission()
 	esac
 }
 
-# checks_of_submissions FILE...: the checks that these submissions are to be asked by
+# checks_of_submissions FILE...: the checks that judge them
 checks_of_submissions()
 {
 	local file name
@@ -71,7 +113,7 @@ judge_submissions()
 judge_submission()
 {
 	local file=$1 kernel=$2 name start=$SECONDS log status=0 wrong only
-	name=$(basename "$file" .mbox)
+	name=$(submission_name "$file")
 	log=$LOGS/$name.log
 	only=$(submission_field "$file" Kernel)
 	if [ -n "$only" ] && [[ " $only " != *" $kernel "* ]]; then
@@ -81,8 +123,9 @@ judge_submission()
 	fi
 	wrong=$(check_submission "$file" | paste -sd';')
 	if [ -z "$wrong" ]; then
+		submission_mails "$file" > "$SCRATCH/$name.mbox"
 		start_ticker "$name" "$start"
-		COW_RESULTS='' bash "$ROOT/scripts/cmd/gate" --series "$file" --base "$(submission_base "$file" "$kernel")" \
+		COW_RESULTS='' bash "$ROOT/scripts/cmd/gate" --series "$SCRATCH/$name.mbox" --base "$(submission_base "$file" "$kernel")" \
 			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker

@@ -65,8 +65,8 @@ fake_check()
 	END
 }
 
-# Two checks at a time, but never two on the gate's own tree; each once, and the
-# verdicts in their order.
+# Two checks at a time, but never two on the gate's own tree; each queue in its order,
+# and the verdicts in the order of all checks.
 test_gate_queues()
 {
 	rm "$BOX"/scripts/gate/checks/*
@@ -78,10 +78,12 @@ test_gate_queues()
 	fake_check numbers-first '#' 0.1 'warn "look at that"'
 	fake_check numbers-last '#' 0.1 'die "no compiler"'
 	box gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return
-	want_same "$(grep begins "$BEGUN" | sort | uniq -d)" "" &&
 	want_same "$(grep build "$BEGUN" | paste -sd,)" \
 		"build-one begins,build-one ends,build-two begins,build-two ends" &&
-	want_same "$(tail -n 1 "$BEGUN")" "form-long ends" &&
+	want_same "$(grep -v build "$BEGUN" | paste -sd,)" \
+		"form-long begins,form-long ends,numbers-first begins,numbers-first ends,numbers-last begins,numbers-last ends" || return
+	[ "$(grep -n 'build-two ends' "$BEGUN" | cut -d: -f 1)" -lt "$(grep -n 'form-long ends' "$BEGUN" | cut -d: -f 1)" ] ||
+		complain "the queues did not run side by side: $(paste -sd, "$BEGUN")" || return
 	want_same "$(cut -f 1,2 "$BOX"/build/logs/*/results | tr '\t\n' ' ,')" \
 		"pass form-long,pass build-one,fail build-two,pass numbers-first,error numbers-last," || return
 	: > "$BEGUN"
@@ -118,36 +120,70 @@ test_gate_ended()
 	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict.json | wc -l)" 0
 }
 
-# A test of the kernel's own that is not always the same: the base is asked again.
-test_gate_mm_again()
+# The base runs only programs of which not all passed; a flaky one is run there again.
+test_gate_mm_selftests()
 {
-	local FINDINGS=$SCRATCH/findings RUNS=$SCRATCH/runs asked=$SCRATCH/asked
+	local FINDINGS=$SCRATCH/findings RUNS=$SCRATCH/runs asked=$SCRATCH/asked BENCH_FILES=$SCRATCH/mm
 	# shellcheck source=/dev/null
 	. "$ROOT/scripts/gate/check-api.sh"
 	# shellcheck source=/dev/null
 	. "$ROOT/scripts/gate/mm-selftests.sh"
-	mkdir -p "$RUNS"
+	mkdir -p "$RUNS" "$BENCH_FILES/selftests"
+	touch "$BENCH_FILES/selftests/"{fine,one,two,known,late}
 	# the base's third run of two is as the submission's only one
 	results_of()
 	{
-		echo "$2" >> "$asked"
-		case "$2" in
-		again.two.3) printf 'two: %s\n' 'not ok 1 b' '@status 1' ;;
-		*) printf '%s: %s\n' "$MM_PROGRAMS" 'ok 1 b' "$MM_PROGRAMS" '@status 0' ;;
-		esac > "$RUNS/$2"
+		local name
+		echo "$number: $MM_PROGRAMS" >> "$asked"
+		for name in $MM_PROGRAMS; do
+			case "$number $name" in
+			*' known'|'3 two') printf '%s: %s\n' "$name" 'not ok 1 b' "$name" '@status 1' ;;
+			*' late') printf '%s: %s\n' "$name" '@status 124' ;;
+			*) printf '%s: %s\n' "$name" 'ok 1 b' "$name" '@status 0' ;;
+			esac
+		done > "$RUNS/$2"
 	}
-	printf '%s\n' 'one: ok 1 b' 'one: @status 0' 'two: ok 1 b' 'two: @status 0' > "$RUNS/base"
-	printf '%s\n' 'one: ok 1 b' 'one: @status 0' 'two: not ok 1 b' 'two: @status 1' > "$RUNS/off"
-	printf '%s\n' 'one: not ok 1 b' 'one: @status 1' 'two: not ok 1 b' 'two: @status 1' > "$RUNS/on"
+	all_pass > "$RUNS/fine"
+	all_pass | sed -E '/^two|^known/{s/ok 1/not ok 1/; s/status 0/status 1/}; /^late/{/ok/d; s/status 0/status 143/}' > "$RUNS/off"
+	sed -E '/^one/{s/ok 1/not ok 1/; s/status 0/status 1/}' "$RUNS/off" > "$RUNS/on"
+	: > "$FINDINGS"
+	: > "$asked"
+	compare fine
+	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" note && want_same "$(cat "$asked")" '' || return
 	: > "$FINDINGS"
 	compare off
-	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" warn,note &&
-	want_same "$(paste -sd, "$asked")" again.two.2,again.two.3 || return
+	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" warn,warn,note &&
+	want_same "$(grep -c 'two: flaky\|late does not end' "$FINDINGS")" 2 &&
+	want_same "$(paste -sd, "$asked")" "1: known late two,2: two,3: two" || return
 	: > "$FINDINGS"
 	compare on
-	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" fail,fail,fail,fail,note &&
+	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" fail,fail,fail,fail,warn,warn,note &&
 	want_same "$(grep -c "^fail.*one: " "$FINDINGS")" 4 &&
-	want_same "$(tail -n +3 "$asked" | paste -sd,)" again.one.2,again.one.3,again.one.4,again.one.5
+	want_same "$(tail -n +4 "$asked" | paste -sd,)" "1: one,2: one,3: one,4: one,5: one"
+}
+
+all_pass()
+{
+	printf '%s: ok 1 b\n%s: @status 0\n' fine fine one one two two known known late late
+}
+
+# A guest with the submission that panics fails it only if the base survives the same.
+test_gate_asks_base()
+{
+	local FINDINGS=$SCRATCH/findings SPLATS='' VERDICT=panic
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/mm-selftests.sh"
+	ASK_BASE=base_survives
+	results_of() { :; }
+	: > "$FINDINGS"
+	( LEAVING=; trap - EXIT; job_failed "$SCRATCH/job" 'it panics' ) || return
+	want_same "$(cut -f 1 "$FINDINGS")" fail || return
+	results_of() { VERDICT=panic; base_failed "$SCRATCH/job" 'it panics too'; }
+	: > "$FINDINGS"
+	( trap - EXIT; job_failed "$SCRATCH/job" 'it panics' ) || return
+	want_same "$(cut -f 1 "$FINDINGS")" skip
 }
 
 # The newest of a check's results stay, while the other queue comes and goes beside.
@@ -271,4 +307,24 @@ test_gate_moved()
 	rm "$BOX/build/6.12/tree/README"
 	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; fail "of that"; note fine'
 	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
+}
+
+# A submission that is stored as a diff; one that is made by repeating a line.
+test_gate_submissions()
+{
+	local dir=$SCRATCH/submissions ROOT=$SCRATCH/submissions
+	mkdir -p "$dir/fixtures/submissions"
+	cd "$dir/fixtures/submissions"
+	printf 'Submission: good\nQuick: yes\n\nFrom me\n---\n a\n b\n---\n' > good.mbox
+	printf 'Submission: bad\n\n--- good.mbox\n+++ bad.mbox\n@@ -3,2 +3,2 @@\n  a\n- b\n+ c\n' > bad.diff
+	printf 'Submission: long\nRepeat: 3 one more\nFinds: x: y\n' > long.diff
+	want_same "$(submission_mails bad.diff | paste -sd,)" 'From me,---, a, c,---' &&
+	want_same "$(submission_mails long.diff | paste -sd,)" 'From me,---,one more,one more,one more, a, b,---' &&
+	want_same "$(submission_names)" 'bad good long' &&
+	want_same "$(submission_files | xargs -n 1 basename | paste -sd,)" 'good.mbox,bad.diff,long.diff' &&
+	want_same "$(QUICK=1 submission_files | xargs -n 1 basename)" good.mbox &&
+	want_same "$(FILTER='[bl]*' submission_files | xargs -n 1 basename | paste -sd,)" 'bad.diff,long.diff' &&
+	want_same "$(submission_field long.diff Finds)" 'x: y' || return
+	sed -i 's/^- b/- z/' bad.diff
+	! ( trap - EXIT; submission_mails bad.diff ) > /dev/null 2>&1 || complain "a diff that does not apply was taken"
 }

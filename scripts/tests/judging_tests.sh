@@ -23,7 +23,7 @@ test_judging_bad_input()
 	refused_with "give --base" gate --kernel 6.12 &&
 	refused_with "goes with --selftest" gate --filter x &&
 	refused_with "brings its own submissions" gate --selftest --series / &&
-	refused_with "no submission matches 'x'" gate --selftest --filter x &&
+	refused_with "no submission matches 'x'; there are: .* form-size .* no-maintainer" gate --selftest --filter x &&
 	refused_with "cannot be written" gate --markdown /nonexistent/report.md &&
 	refused_with "takes no argument 'x'" gate x
 }
@@ -36,7 +36,7 @@ test_judging_headers()
 	for name in $(cd "$ROOT/scripts/gate/checks" && echo *); do
 		want_output "^$name +[0-9]+ min +.*[a-z]" || return
 	done
-	for mbox in "$ROOT"/fixtures/submissions/*.mbox; do
+	for mbox in $(submission_files); do
 		wrong=$(check_submission "$mbox")
 		[ -z "$wrong" ] || complain "${mbox##*/}: $wrong" || return
 	done
@@ -79,7 +79,7 @@ test_judging_verdicts()
 	OUT=$SCRATCH/report.md
 	want_output '^# PASS, with warnings: our own series on 6.12$' && want_output '^2. mm: change the second thing$' &&
 	want_output '^- build-none: nothing to build$' || return
-	# a fault, though the check would skip the rest; several are counted
+	# a failure, though the check would skip the rest; several are counted
 	gate_check form-bad 'fail "one | two"; fail three; not_applicable more'
 	box gate --base 6.12 --markdown "$SCRATCH/report.md" --json "$SCRATCH/gate.json" \
 		--junit "$SCRATCH/gate.xml" && want_status 1 &&
