@@ -134,6 +134,7 @@ test_gate_mm_selftests()
 	results_of()
 	{
 		local name
+		# shellcheck disable=SC2154 # run_on_base()'s own
 		echo "$number: $MM_PROGRAMS" >> "$asked"
 		for name in $MM_PROGRAMS; do
 			case "$number $name" in
@@ -314,9 +315,9 @@ test_gate_submissions()
 {
 	local dir=$SCRATCH/submissions ROOT=$SCRATCH/submissions
 	mkdir -p "$dir/fixtures/submissions"
-	cd "$dir/fixtures/submissions"
+	cd "$dir/fixtures/submissions" || return
 	printf 'Submission: good\nQuick: yes\n\nFrom me\n---\n a\n b\n---\n' > good.mbox
-	printf 'Submission: bad\n\n--- good.mbox\n+++ bad.mbox\n@@ -3,2 +3,2 @@\n  a\n- b\n+ c\n' > bad.diff
+	printf 'Submission: bad\n\n--- good.mbox\n+++ bad.mbox\n@@ -3,3 +3,3 @@\n  a\n- b\n+ c\n ---\n' > bad.diff
 	printf 'Submission: long\nRepeat: 3 one more\nFinds: x: y\n' > long.diff
 	want_same "$(submission_mails bad.diff | paste -sd,)" 'From me,---, a, c,---' &&
 	want_same "$(submission_mails long.diff | paste -sd,)" 'From me,---,one more,one more,one more, a, b,---' &&
