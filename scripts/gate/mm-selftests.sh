@@ -9,6 +9,9 @@
 . "$ROOT/scripts/gate/behaviour.sh"
 . "$ROOT/scripts/bench/bench.sh"
 
+# The programs to run; empty for all
+MM_PROGRAMS=
+
 # compare_mm_selftests [PROGRAM...]: all of them, or these
 compare_mm_selftests()
 {

@@ -313,7 +313,7 @@ test_gate_moved()
 # A submission that is stored as a diff; one that is made by repeating a line.
 test_gate_submissions()
 {
-	local dir=$SCRATCH/submissions ROOT=$SCRATCH/submissions
+	local dir=$SCRATCH/submissions ROOT=$SCRATCH/submissions FILTER='' QUICK=''
 	mkdir -p "$dir/fixtures/submissions"
 	cd "$dir/fixtures/submissions" || return
 	printf 'Submission: good\nQuick: yes\n\nFrom me\n---\n a\n b\n---\n' > good.mbox
