@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Kernels for the gate that are booted: the same functions as the other commands,
-# on the submission's tree.
+# Kernels that the gate boots, by the same functions as the other commands, but on the
+# submission's tree.
 
 . "$ROOT/scripts/lib/kunit.sh"
 . "$ROOT/scripts/lib/kselftest.sh"
@@ -117,7 +117,7 @@ base_failed()
 	not_applicable "the base does not survive it itself: $2"
 }
 
-# What a series brings is off by default, and has to be on to be looked at.
+# New options are off by default: switch them on to test them.
 enable_new_options()
 {
 	[ -n "$(new_symbols "$G_HEAD")$SET_CONFIG" ] || return 0
@@ -135,11 +135,11 @@ tree_has_series()
 
 need_our_tests()
 {
-	[ -n "$G_OURS" ] || not_applicable "the submission does not carry our options: our tests have nothing to look at"
+	[ -n "$G_OURS" ] || not_applicable "the submission does not carry our options: our tests have nothing to test"
 }
 
-# copy_our_selftests: ours, to a submission that has none: cow_bench measures any kernel.
-# The gate's tree is without them again at the next commit.
+# copy_our_selftests: into the tree of a submission without them, since cow_bench measures
+# any kernel. The next checkout_in_gate_tree removes them.
 copy_our_selftests()
 {
 	local dir=$B_DIR/tree/tools/testing/selftests/cow

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Builds for the gate: objects and kernels of one commit after the other, in one tree
-# and one output folder for each configuration, so that only what differs is compiled.
+# Builds for the gate: objects and kernels of several commits in turn, in one tree and
+# one output folder per configuration, so that only what differs is compiled.
 
-# The gate's own working copy, $G_DIR/tree. What it is at is in no other's way.
+# The gate's own working copy, $G_DIR/tree; no other command uses it.
 build_tree()
 {
 	GB_TREE=$G_DIR/tree
@@ -23,7 +23,8 @@ checkout_in_gate_tree()
 	kgit -C "$GB_TREE" clean -fdq
 }
 
-# gate_config OUT ARCH FRAGMENT...: OUT/.config; what does not stick does not
+# gate_config OUT ARCH FRAGMENT...: writes OUT/.config. Options that Kconfig refuses are
+# left out without an error.
 gate_config()
 {
 	local out=$1 arch=$2 state
@@ -36,7 +37,7 @@ gate_config()
 	echo "$state" > "$out/config.state"
 }
 
-# Kconfig files that cannot be read are the submission's fault, unless they are the base's
+# Kconfig files with errors fail the submission, unless the base has the errors, too
 not_configured()
 {
 	[ "$(kgit -C "$GB_TREE" rev-parse HEAD)" != "$G_BASE" ] ||
@@ -45,14 +46,14 @@ not_configured()
 	leave 0
 }
 
-# warn_options_off OUT: which of the series' options are not on in a configuration that was
-# to have them on
+# warn_options_off OUT: warns of the series' options that a configuration could not switch
+# on
 warn_options_off()
 {
 	local line
 	while read -r line; do
 		grep -qE "^${line%=y}=[ym]$" "$1/.config" ||
-			warn "${line%=y} cannot be on in this configuration: what it adds was not looked at"
+			warn "${line%=y} cannot be on in this configuration: what it adds was not checked"
 	done < "$SCRATCH/on.fragment"
 }
 
@@ -161,7 +162,7 @@ makefile_lines()
 			{ for (i = 1; i <= NF; i++) if ($i == name) { print; next } }'
 }
 
-# What a check compiled in all its ways: if that was nothing, it has nothing to say.
+# Objects compiled so far; a check that compiled none is skipped.
 OBJECTS_SEEN=0
 
 count_objects()
@@ -180,7 +181,7 @@ warn_not_built()
 	local file
 	while read -r file; do
 		! has "$G_HEAD" "$file" || is_built "$G_HEAD" "$file" "$1/.config" ||
-			warn "$file is not built in this configuration: not looked at"
+			warn "$file is not built in this configuration: not checked"
 	done < <(touched_sources)
 }
 
@@ -250,7 +251,7 @@ compare_warnings()
 #
 
 # need_kernel_of NAME ARCH TARGET FRAGMENT...: builds it in $G_DIR/NAME. One that the
-# base cannot build either is not the submission's fault, and no pass.
+# base cannot build either is an error of the gate, not a failure.
 need_kernel_of()
 {
 	local name=$1 arch=$2 target=$3 out=$G_DIR/$1

@@ -1,9 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What a check of the gate may call. Its function check() says what it finds by
-# fault, remark, note and not_applicable; what it cannot do for a reason that is
-# not the submission's is die(), as everywhere.
+# What a check of the gate may call. Its function check() reports by fail, warn, note and
+# not_applicable; die() is for what stops it and is not the submission's failure.
 
 #
 # Findings
@@ -20,26 +19,26 @@ fail()
 	finding fail "$1"
 }
 
-# It does not fail, but whoever reads the report should know.
+# A warning: shown in the report, but the check passes.
 warn()
 {
 	finding warn "$1"
 }
 
-# What was measured or looked at.
+# What was measured or checked.
 note()
 {
 	finding note "$1"
 }
 
-# There is nothing to look at: ends the check, skipped.
+# The check does not apply: ends it, skipped.
 not_applicable()
 {
 	finding skip "$1"
 	leave 0
 }
 
-# fail_each WHAT: each line of standard input is one
+# fail_each PREFIX: each line of standard input is a failure
 fail_each()
 {
 	local line
@@ -86,7 +85,7 @@ files()
 	kgit -C "$K_TREE" diff --no-renames --name-only --diff-filter="$filter" "$G_BASE" "$G_HEAD" -- "$@"
 }
 
-# new_files [PATHSPEC...]: those that were no others before
+# new_files [PATHSPEC...]: added files, without renamed ones
 new_files()
 {
 	kgit -C "$K_TREE" diff -M --name-only --diff-filter=A "$G_BASE" "$G_HEAD" -- "$@"
@@ -144,8 +143,8 @@ names_at()
 	done
 }
 
-# with_new_names: complaints about files that are moved, as if they were already:
-# what was noise under the old name is no fault under the new one
+# with_new_names: complaints about files that the series moves get the new names, so
+# that they compare equal before and after
 with_new_names()
 {
 	renamed > "$SCRATCH/renamed"
@@ -172,8 +171,8 @@ export_files()
 	kgit -C "$K_TREE" archive "$commit" -- "$@" | tar -x -C "$dir"
 }
 
-# new_lines BEFORE AFTER: the lines of AFTER that are not in BEFORE, as often as they
-# are more there: what was noise before is no fault.
+# new_lines BEFORE AFTER: the lines of AFTER that are not in BEFORE. A line that is there
+# more often is printed as many times.
 new_lines()
 {
 	awk -v before="$1" 'FILENAME == before { known[$0]++; next }

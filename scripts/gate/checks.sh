@@ -83,8 +83,7 @@ check_gate_options()
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
 }
 
-# What the chosen checks need on the host: asked before any of them runs, so that a
-# missing compiler is not found after an hour.
+# What the chosen checks need on the host; asked for before any of them runs.
 need_check_packages()
 {
 	local name

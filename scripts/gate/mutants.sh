@@ -11,14 +11,14 @@ need_own_series()
 	[ "$G_KIND" = own ] || not_applicable "the mutants are of our own series"
 }
 
-# killed_mutants: the folder of those that were killed with all else as it is now, so
-# that one that was changed, or a gate that was cut off, does not cost all the others.
+# killed_mutants: the folder that remembers the mutants that were killed with everything
+# else unchanged: after a change to one, or an interrupted gate, only the rest runs.
 killed_mutants()
 {
 	echo "$G_DIR/mutants/$(check_key mutants-all ':!fixtures/mutants')"
 }
 
-# run_mutants GLOB: one that is skipped was asked nothing, which is worth a warning
+# run_mutants GLOB: a skipped mutant is a warning
 run_mutants()
 {
 	local status=0 results
