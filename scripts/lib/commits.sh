@@ -130,12 +130,12 @@ hunk_number()
 commit_tests()
 {
 	local source=$1 target=$2 wiring parts=$K_DIR/parts part
-	[ -n "$(test_files "$source")" ] || return 0
+	[ -n "$(files_of_tests "$source")" ] || return 0
 	wiring=$(wiring_of "$source")
 	rm -rf "$parts"
 	mkdir -p "$parts/wired" "$parts/out"
 	extract_wired_files "$wiring" "$parts"
-	test_files "$source" | python3 "$ROOT/scripts/lib/split_tests.py" \
+	files_of_tests "$source" | python3 "$ROOT/scripts/lib/split_tests.py" \
 		--wired "$parts/wired" --wiring "$wiring" "$ROOT/$source" "$target" "$parts/out" ||
 		die "the files of $source cannot be split into patches"
 	for part in "$parts"/out/*; do
@@ -168,8 +168,8 @@ commit_part()
 	SERIES_HEAD=$commit
 }
 
-# test_files SOURCE: the files of kunit/ or selftests/cow/ that are added to the tree
-test_files()
+# files_of_tests SOURCE: the files of kunit/ or selftests/cow/ that are added to the tree
+files_of_tests()
 {
 	[ -d "$ROOT/$1" ] || return 0
 	( cd "$ROOT/$1" && find . -type f ! -name 'wiring*.patch' ! -name 'README*' \

@@ -150,9 +150,9 @@ perf_program()
 	guest_program perf
 }
 
-# test_options PROGRAM: which of its tests to run, nothing if all. FIXTURE.VARIANT.TEST
+# options_of_program PROGRAM: which of its tests to run, nothing if all. FIXTURE.VARIANT.TEST
 # is one test, TEST the one of that name in every variant.
-test_options()
+options_of_program()
 {
 	local word options=()
 	for word in "${CHOSEN[@]}"; do
@@ -174,7 +174,7 @@ selftest_job()
 	local program arguments=() variable options
 	for program in $(filtered_programs); do
 		arguments+=(-t "cow:$program")
-		options=$(test_options "$program")
+		options=$(options_of_program "$program")
 		if [ -n "$options" ]; then
 			variable=KSELFTEST_$(printf %s "$program" | tr -c '[:alnum:]_' _ | tr '[:lower:]' '[:upper:]')_ARGS
 			echo "export $variable='$options'"

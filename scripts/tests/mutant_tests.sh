@@ -21,7 +21,7 @@ test_kselftest_words()
 		FILTER=$2 ROOT=$1
 		split_filter
 		filtered_programs | while read -r program; do
-			echo "$program $(test_options "$program")"
+			echo "$program $(options_of_program "$program")"
 		done' - "$ROOT" 'cow_a*:histogram adaptive cow_abi:abi.one.test adaptive:other child_e*:every')
 	want_same "$chosen" \
 		"$(printf '%s\n' 'adaptive ' 'child_exit -t every' 'cow_abi -t histogram -r abi.one.test')"
