@@ -5,13 +5,16 @@
 
 test_new_test()
 {
-	echo a_test > "$BOX/selftests/cow/.gitignore"
+	local makefile=$BOX/selftests/cow/Makefile ignore=$BOX/selftests/cow/.gitignore
+	printf '# SPDX-License-Identifier: GPL-2.0-only\na_test\nz_test\n' > "$ignore"
+	cp "$makefile" "$SCRATCH/makefile"
 	box new test parent_first && want_status 0 && want_output '^selftests/cow/parent_first.c: written$' &&
-	want_same "$(cat "$BOX/selftests/cow/Makefile")" "$(printf 'TEST_GEN_PROGS := a_test\nTEST_GEN_PROGS += parent_first')" &&
-	want_same "$(paste -sd, "$BOX/selftests/cow/.gitignore")" "a_test,parent_first" || return
+	want_same "$(diff "$SCRATCH/makefile" "$makefile" | grep '^[<>]')" "> TEST_GEN_PROGS += parent_first" &&
+	want_same "$(tail -n 3 "$ignore" | paste -sd,)" "a_test,parent_first,z_test" || return
 	grep -q 'TEST_F_TIMEOUT(parent_first, ' "$BOX/selftests/cow/parent_first.c" || complain "no test in it" || return
+	cp "$makefile" "$SCRATCH/makefile"
 	box new test parent_first && want_status 2 && want_output 'exists already' &&
-	want_same "$(wc -l < "$BOX/selftests/cow/Makefile")" 2 || return
+	want_same "$(diff "$SCRATCH/makefile" "$makefile")" "" || return
 	box new test Parent-First && want_status 2 && want_output 'lower-case letters' &&
 	box new test && want_status 2 && want_output 'new what' &&
 	box new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
