@@ -255,7 +255,7 @@ test_refresh_of_tests()
 	sed -i '$d' "$TREE_OF_BOX/mm/Makefile"
 	kgit -C "$TREE_OF_BOX" commit -q -a -m 'mm: no wiring'
 	box refresh && want_status 2 && want_output 'are unchanged' &&
-	want_same "$(grep -v '#' "$BOX/patches/series.6.12" | wc -l)" 2
+	want_same "$(grep -vc '#' "$BOX/patches/series.6.12")" 2
 }
 
 # The real tests: no mail of theirs is over 100 kB.
