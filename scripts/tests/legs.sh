@@ -27,7 +27,6 @@ kernel_legs()
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests
 	leg "$k: kselftest targets" selftest_targets
-	leg "$k: checkpatch" checkpatch
 	if [ -n "$K_PACKAGE" ]; then
 		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
 	else
@@ -58,9 +57,10 @@ default_kernel_legs()
 	fi
 	leg "$k: KUnit on x86_64" ours kunit --kernel "$K_CHOICE" --arch x86_64
 	leg "$k: guests" bash "$ROOT/scripts/tests/harness" --filter 'guest_*'
-	leg "$k: upstream mm/cow" upstream_cow
+	# the newest kernel has the whole gate
+	leg "$k: checkpatch, mm/cow, code with the options off" ours gate --base "$K_CHOICE" \
+		--only form-checkpatch,behaviour-mm-cow,build-size
 	leg "$k: cost of counting" ours bench cost --kernel "$K_CHOICE"
-	leg "$k: code with the options off" ours bench cost --objects --kernel "$K_CHOICE"
 	leg "$k: profile of a fault" ours profile cow --repeat 2 --kernel "$K_CHOICE"
 	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
@@ -156,88 +156,6 @@ left_over()
 	file=$(find "$1/cow" -type f -perm -u+x ! -name '*.sh' | head -n 1)
 	if [ -n "$file" ]; then
 		printf 'fail\t%s clean\tleaves %s\n' "$2" "${file##*/}" >> "$COW_RESULTS"
-		return 1
-	fi
-}
-
-# The tree's own checkpatch. The series carries no Signed-off-by on purpose.
-checkpatch()
-{
-	local dir=$SCRATCH/export.$K_NAME file complaints failed=
-	rm -rf "$dir"
-	bash "$ROOT/scripts/cmd/export" --kernel "$K_CHOICE" "$dir" || return
-	for file in "$dir"/[0-9]*.patch; do
-		case "$file" in
-		*/0000-*) continue ;;
-		esac
-		complaints=$(run_checkpatch "$file")
-		if [ -z "$complaints" ]; then
-			printf 'pass\t%s\t\n' "${file##*/}" >> "$COW_RESULTS"
-		else
-			printf '%s:\n%s\n' "${file##*/}" "$complaints"
-			printf 'fail\t%s\t%s\n' "${file##*/}" "$(echo "$complaints" | head -n 3 | paste -sd';')" >> "$COW_RESULTS"
-			failed=1
-		fi
-	done
-	[ -z "$failed" ]
-}
-
-# Upstream's own mm/cow selftest must say the same with the series, copying 15
-# pages ahead, as without it.
-upstream_cow()
-{
-	local program=$K_DIR/upstream/cow status=0
-	build_upstream_cow "$program" || return 2
-	run_upstream_cow without --unpatched --bench "$program" || status=$?
-	[ "$status" -lt 2 ] || return "$status"
-	run_upstream_cow with --append cow_precopy=on "$program" || status=$?
-	[ "$status" -lt 2 ] || return "$status"
-	compare_upstream_cow
-}
-
-# The program alone: the rest of mm's selftests need more than we have.
-build_upstream_cow()
-{
-	local out
-	out=$(dirname "$1")
-	mkdir -p "$out"
-	make_flags
-	kmake "$K_TREE" "$K_DIR/selftests/build" x86_64 headers &&
-	make -s -C "$K_TREE/tools/testing/selftests/mm" OUTPUT="$out" \
-		KHDR_INCLUDES="-isystem $K_DIR/selftests/build/usr/include" "$out/cow"
-	local status=$?
-	# what the Makefile generates into the tree, all of it ignored
-	kgit -C "$K_TREE" clean -fXq tools/testing/selftests/mm
-	return "$status"
-}
-
-# Its own status is 1 where the kernel lacks what a test of it needs.
-run_upstream_cow()
-{
-	local name=$1 status=0 program
-	shift
-	program=${*: -1}
-	bash "$ROOT/scripts/cmd/boot" --kernel "$K_CHOICE" --timeout 900 "${@:1:$#-1}" -- sh -c '
-		echo 8 > /proc/sys/vm/nr_hugepages
-		[ ! -e /proc/sys/vm/cow_precopy ] || {
-			echo 15 > /proc/sys/vm/cow_precopy_pages
-			[ "$(cat /proc/sys/vm/cow_precopy)" = 1 ] || exit 2
-		}
-		'"$program" "$program" > "$SCRATCH/cow.$name" || status=$?
-	echo "mm/cow $name the series: status $status"
-	cat "$SCRATCH/cow.$name"
-	[ "$status" -eq 0 ] || [ "$status" -eq 1 ] || return 2
-}
-
-compare_upstream_cow()
-{
-	local results='^(not )?ok |^1\.\.|^# Totals|^# SKIP'
-	grep -E "$results" "$SCRATCH/cow.without" > "$SCRATCH/without"
-	grep -E "$results" "$SCRATCH/cow.with" > "$SCRATCH/with"
-	awk -v OFS='\t' '/^ok .*# SKIP/ { print "skip", $0, ""; next }
-		/^(not )?ok / { print "pass", $0, "" }' "$SCRATCH/with" >> "$COW_RESULTS"
-	if ! [ -s "$SCRATCH/with" ] || ! diff "$SCRATCH/without" "$SCRATCH/with"; then
-		printf 'fail\tsame\twith and without the series differ\n' >> "$COW_RESULTS"
 		return 1
 	fi
 }
