@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Copies are accounted for: a page that a write fault has replaced, or copied and thrown
- * away because another thread was faster, is free again; a copy is charged to the memory
+ * away because another thread came first, is free again; a copy is charged to the memory
  * cgroup of the process that writes, and it replaces a page in RSS. True on any kernel.
  *
  * Everything is measured in cgroups of the test's own, over thousands of faults, so that
