@@ -246,7 +246,8 @@ static int owns(struct cow_child *self, void *arg)
 	struct cow_child c;
 
 	(void)self;
-	if (enter(charge->owner))
+	/* One CPU's batches: they are the larger, the more CPUs there are. */
+	if (cow_pin_cpu() || enter(charge->owner))
 		return 1;
 	charge->area = cow_map(FAULTS * ps, 0);
 	if (!charge->area)
