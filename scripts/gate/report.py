@@ -10,7 +10,6 @@ report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
 report.py table|results|ktap|counts GATE             on standard output
-report.py json|junit GATE                            on standard output
 report.py markdown GATE FACTS CHECKS
     FACTS: JSON with title, kernel, about, patches; CHECKS: NAME TAB text, all there are
 """
@@ -19,10 +18,7 @@ import json
 import os
 import re
 import sys
-from xml.sax.saxutils import quoteattr
 
-# what JSON and XML readers refuse in a line of a log
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")
 MOST_SHOWN = 12
 
 
@@ -168,33 +164,6 @@ def ktap(results):
         print(f"{'not ' if verdict in ('fail', 'error') else ''}ok {number} {result['check']}{text}")
 
 
-def json_report(results):
-    passed, failed, skipped, _ = counts(results)
-    tests = []
-    for result in results:
-        status, message = status_of(result)
-        tests.append({"name": result["check"], "result": status,
-                      "message": CONTROL.sub("", message)})
-    print(json.dumps({"command": "gate", "passed": passed, "failed": failed,
-                      "skipped": skipped, "tests": tests}, indent=1, ensure_ascii=False))
-
-
-def junit(results):
-    _, failed, skipped, errors = counts(results)
-    print('<?xml version="1.0" encoding="UTF-8"?>')
-    print(f'<testsuite name="cow.gate" tests="{len(results)}" failures="{failed}" '
-          f'errors="{errors}" skipped="{skipped}">')
-    elements = {"fail": "failure", "error": "error", "skip": "skipped"}
-    for result in results:
-        status, message = status_of(result)
-        case = f"  <testcase classname=\"cow.gate\" name={quoteattr(result['check'])}"
-        if status == "pass":
-            print(case + "/>")
-        else:
-            print(f"{case}><{elements[status]} message={quoteattr(CONTROL.sub('', message))}/></testcase>")
-    print("</testsuite>")
-
-
 def overall(results):
     _, failed, _, errors = counts(results)
     if failed:
@@ -248,8 +217,7 @@ def main(command, path, *arguments):
         elif command == "counts":
             print(*counts(results))
         else:
-            {"table": table, "results": results_lines, "ktap": ktap, "json": json_report,
-             "junit": junit}[command](results)
+            {"table": table, "results": results_lines, "ktap": ktap}[command](results)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ show_verdicts()
 	gate_report table "$LOGS/gate.json"
 }
 
-# finish_gate: writes the reports and leaves. A check that could not be run fails
-# nobody, but without it there is no verdict.
+# finish_gate: writes the reports and leaves; JUnit, JSON and KCIDB as every command. A
+# check that could not be run fails nobody, but without it there is no verdict.
 finish_gate()
 {
 	local passed failed skipped errors
@@ -33,17 +33,13 @@ finish_gate()
 write_gate_reports()
 {
 	gate_report ktap "$LOGS/gate.json" > "$LOGS/gate.ktap"
-	[ -z "$JUNIT" ] || gate_report junit "$LOGS/gate.json" > "$JUNIT"
-	[ -z "$JSON" ] || gate_report json "$LOGS/gate.json" > "$JSON"
 	[ -z "$MARKDOWN" ] || write_markdown > "$MARKDOWN"
-	# finish() is not to write them again
-	JUNIT=
-	JSON=
 }
 
 # no_verdict WHY
 no_verdict()
 {
+	write_reports
 	say "$1: no verdict"
 	echo "$passed passed, 0 failed, $skipped skipped"
 	leave "$E_USAGE"
