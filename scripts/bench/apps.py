@@ -1,37 +1,37 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The output of a job of fixtures/apps: a table, a file of rows, results.
+"""What a job of fixtures/apps printed: as a table, a file of rows and results.
 
-Exit status: 0, or 2 for output that cannot be used.
+Exit status: 0, or 2 for unusable input.
 """
 
 import argparse
 import json
-import sys
 
-import rows as bench_rows
+from rowfile import (BadInput, groups, read_text, run, table_lines, write_results, write_rows)
+from rowfile import parse as parse_json
 
 RATIOS = ("requests_per_second", "p50_us", "p99_us", "p999_us")
 TITLES = {"requests_per_second": "req/s", "p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9",
           "writes_in_save": "in save", "cow_bytes": "cow MB", "fork_us": "fork us",
           "copied_ahead": "ahead", "reused_ahead": "reused ahead", "config": "config",
           "run": "run", "rss_kb": "RSS MB", "pss_kb": "PSS MB"}
-# What the table has no room for, or says in its title
+# Not columns of the table: in its title, or too wide
 HIDDEN = ("app", "pattern", "keys", "sessions", "requests")
 
 
 def parse(path):
     rows, tests = [], []
-    for line in bench_rows.read_text(path).splitlines():
+    for line in read_text(path).splitlines():
         if not line.startswith("{"):
             continue
-        found = bench_rows.parse(line, path)
+        found = parse_json(line, path)
         if "row" in found:
             rows.append(found["row"])
         else:
             tests.append((found["status"], found["test"], found["message"]))
     if not rows:
-        raise bench_rows.BadInput(f"{path}: no rows")
+        raise BadInput(f"{path}: no rows")
     return rows, tests
 
 
@@ -44,10 +44,10 @@ def cell(key, value, off):
 
 
 def show(rows):
-    print("Latencies in us, and in brackets the ratio to 'off' of the same run:")
-    print("absolute times are good for this boot only.")
+    print("Latencies in us; in brackets the ratio to 'off' of the same run.")
+    print("Absolute times are valid for this boot only.")
     by_run = {(row["pattern"], row["config"], row["run"]): row for row in rows}
-    for (pattern,), some in bench_rows.groups(rows, "pattern"):
+    for (pattern,), some in groups(rows, "pattern"):
         size = ", ".join(f"{some[0][key]} {key}" for key in HIDDEN[2:] if key in some[0])
         print(f"\n{some[0]['app']}, {pattern}, {size}")
         keys = ["config", "run"] + [key for key in some[0] if key not in HIDDEN + ("config", "run")
@@ -56,7 +56,7 @@ def show(rows):
                                              len(row["config"]), row["config"]))
         lines = [[cell(key, row[key], by_run.get((pattern, "off", row["run"])))
                   for key in keys] for row in some]
-        for line in bench_rows.table_lines([TITLES.get(key, key) for key in keys], lines):
+        for line in table_lines([TITLES.get(key, key) for key in keys], lines):
             print("  " + line)
     print()
 
@@ -64,23 +64,19 @@ def show(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("log")
-    parser.add_argument("set", nargs="*", metavar="KEY=TEXT", help="what every row carries")
+    parser.add_argument("set", nargs="*", metavar="KEY=TEXT", help="set in every row")
     parser.add_argument("--json")
     parser.add_argument("--results")
     args = parser.parse_args()
-    try:
-        rows, tests = parse(args.log)
-    except bench_rows.BadInput as error:
-        print(f"apps.py: {error}", file=sys.stderr)
-        return 2
+    rows, tests = parse(args.log)
     known = dict(pair.split("=", 1) for pair in args.set)
     show(rows)
-    bench_rows.write_results(args.results, tests)
+    write_results(args.results, tests)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            bench_rows.write_rows([{**known, **row} for row in rows], file)
+            write_rows([{**known, **row} for row in rows], file)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

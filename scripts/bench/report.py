@@ -1,39 +1,29 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""A report of benchmarks: one HTML page that needs nothing else.
+"""A report of benchmarks: one self-contained HTML page.
 
-ROWS is what was measured; --window rows of some workloads with every size of the
-window, --apps what 'bench redis' and 'bench prefork' measured. Rows may hold the
-distribution of single writes ('cdf') and the course of a snapshot ('timeline').
---html is the page, --plots a folder for the plots that a README can show. Plots are
-drawn by gnuplot.
+ROWS are the rows of 'bench', --window rows of some workloads with every size of the
+window, --apps rows of 'bench redis' and 'bench prefork'. Rows may have the distribution
+of single writes ('cdf') and the progress of a snapshot ('timeline'). --html is the page
+to write, --plots a folder for plots that a README can show. Needs gnuplot.
 
-With neither it only reads the files.
+With neither --html nor --plots it only checks the files.
 
 Exit status: 0 good, 2 unusable input, with a message.
 """
 
 import argparse
-import html
 import os
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 
-from rows import (BadInput, REFERENCE, UNITS, by_identity, groups, half_spread,
-                        measured, parse, read_rows, read_text, reference_of, whole)
+from figures import Plots, escape, panels
+from rowfile import (BadInput, REFERENCE, UNITS, by_identity, groups, half_spread, measured, parse,
+                     ratio_to_off, read_rows, read_text, run, whole)
 
-# Fair on white and on black; the first ones in turn, the others by name
-COLOURS = ("#3b82c4", "#d9772b", "#3a9d5d", "#b04bb8", "#c4453b", "#8a7a3a")
-COLOUR_OF = {"populate-write": "#3a9d5d", "memcpy": "#b04bb8", "nofork": "#c4453b",
-             "off": "#7a828c", "fixed": "#3b82c4", "adaptive": "#d9772b",
-             "fixed-1": "#3b82c4", "fixed-15": "#3a9d5d"}
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = ("populate-write", "memcpy", "nofork")
-# How configurations with a window are called
+# Names of configurations with a window, without its size
 KINDS = {"fixed": "fixed", "adaptive": "adaptive"}
 CDF_WORKLOADS = ("seq", "random")
 CDF_CONFIGS = ("off", "fixed-1", "fixed-15", "adaptive")
@@ -73,8 +63,8 @@ APP_VALUES = {"requests_per_second": "requests/s", "p50_us": "P50", "p99_us": "P
 
 COLUMNS = (
     ("median", "per page written, median of the repetitions"),
-    ("±", "half of what the repetitions differ by"),
-    ("of off", "in relation to nothing copied ahead, in the same boot"),
+    ("±", "half of the difference between the slowest and the fastest repetition"),
+    ("of off", "relative to nothing copied ahead, in the same boot"),
     ("overhead", "without the page copies themselves; unknown where several CPUs copied at the same time"),
     ("faults", "of the writing threads"),
     ("copied", "by a fault on that very page"),
@@ -88,84 +78,8 @@ COLUMNS = (
 )
 
 
-def escape(text):
-    return html.escape(str(text))
-
-
-def colour_of(name, i):
-    """By what comes first in the name, or in turn"""
-    return COLOUR_OF.get(name.split(",", maxsplit=1)[0], COLOURS[i % len(COLOURS)])
-
-
-#
-# Plots
-#
-
-class Plots:
-    """Draws with gnuplot in a folder of its own; counts, so that ids differ."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.number = 0
-        self.drawings = []
-
-    def lines(self, kind, title, caption, xtext, ytext, series, dashed=()):
-        """A figure; series and dashed are pairs of a name and (x, y) points."""
-        self.number += 1
-        data = os.path.join(self.folder, f"{self.number}.dat")
-        out = os.path.join(self.folder, f"{self.number}.svg")
-        with open(data, "w", encoding="utf-8") as file:
-            for name, points in list(series) + list(dashed):
-                file.write(f'"{name}"\n')
-                file.writelines(f"{x} {y}\n" for x, y in points)
-                file.write("\n\n")
-        colours = [colour_of(name, i) for some in (series, dashed)
-                   for i, (name, _) in enumerate(some)]
-        xmax = max(x for _, points in list(series) + list(dashed) for x, _ in points)
-        style = {"window": "linespoints pointtype 7 pointsize 0.5", "cdf": "fsteps", "time": "lines"}
-        settings = (f"data='{data}'; out='{out}'; solid={len(series)}; xtext='{xtext}'; "
-                    f"ytext='{ytext}'; style='{style[kind]}'; kind='{kind}'; xmax={xmax}; "
-                    f"colours='{' '.join(colours)}'")
-        return self.draw("lines.gp", settings, out, title, caption)
-
-    def bars(self, title, caption, ytext, groups_of_bars, names):
-        """A figure; a group is a label and a value for each of the names."""
-        self.number += 1
-        data = os.path.join(self.folder, f"{self.number}.dat")
-        out = os.path.join(self.folder, f"{self.number}.svg")
-        with open(data, "w", encoding="utf-8") as file:
-            file.write(" ".join(f'"{name}"' for name in ("", *names)) + "\n")
-            file.writelines(f'"{label}" {" ".join(map(str, values))}\n'
-                            for label, values in groups_of_bars)
-        colours = " ".join(colour_of(name, i) for i, name in enumerate(names))
-        settings = f"data='{data}'; out='{out}'; ytext='{ytext}'; colours='{colours}'"
-        return self.draw("bars.gp", settings, out, title, caption)
-
-    def draw(self, script, settings, out, title, caption):
-        done = subprocess.run(["gnuplot", "-e", settings, os.path.join(HERE, script)],
-                              capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BadInput(f"gnuplot: {done.stderr.strip()}")
-        with open(out, encoding="utf-8") as file:
-            drawing = self.inline(file.read(), title)
-        self.drawings.append((title, drawing))
-        return (f"<figure><strong>{escape(title)}</strong>"
-                f"<figcaption>{escape(caption)}</figcaption>{drawing}</figure>")
-
-    def inline(self, svg, title):
-        """gnuplot's file as part of a page: no ids twice, the page's own colours."""
-        svg = svg[svg.index("<svg"):]
-        svg = re.sub(r"<title>.*?</title>", "", svg, flags=re.S)
-        svg = re.sub(r"\bgp(Pt\d+|Dot|Mark)", rf"gp{self.number}\1", svg)
-        svg = re.sub(r'id="(gnuplot_[^"]*)"', rf'id="p{self.number}\1"', svg)
-        svg = re.sub(r"""(fill|stroke) ?= ?(["'])black\2""", r'\1="currentColor"', svg)
-        svg = re.sub(r"""\bcolor=(["'])black\1""", "", svg)
-        svg = re.sub(r"rgb\( *0, *0, *0\)", "currentColor", svg)
-        return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
-
-
 def window_of(row, kind):
-    """How many pages the row's window is ahead at most, or None."""
+    """The size of the row's window in pages, or None."""
     if row["config"] == REFERENCE:
         return 0
     match = re.fullmatch(kind + r"-(\d+)", row["config"])
@@ -173,7 +87,7 @@ def window_of(row, kind):
 
 
 def by_window(rows, value, more=""):
-    """Pairs of a name and points: fixed windows, and those that adapt up to a bound."""
+    """Pairs of a name and points: fixed and adaptive windows by size."""
     for kind, text in KINDS.items():
         points = sorted((window_of(row, kind), value(row)) for row in rows
                         if window_of(row, kind) is not None and value(row) is not None)
@@ -199,17 +113,17 @@ def longest_plot(plots, workload, rows, unit):
     if not series:
         return ""
     return plots.lines("window", f"{workload}: the longest write",
-                       f"{unit}; dashed: what 99 % of the writes do not exceed",
+                       f"{unit}; dashed: P99",
                        "pages ahead, at most", unit, series,
                        list(by_window(rows, lambda row: row["p99"], ", P99")))
 
 
 def window_plots(plots, rows, unit):
     yield "<h2 id=window>The window</h2>"
-    yield ("<p>What a page costs if a fault copies a fixed number of pages ahead, or as many as "
-           "the kernel chooses up to a bound, for some orders of writing. Dashed: the overhead, "
-           "which is the same without the copies themselves, the floors, and what a program can do itself "
-           "(<code>MADV_POPULATE_WRITE</code>).</p><div class=plots>")
+    yield ("<p>The cost of a page if a fault copies a fixed number of pages ahead, or as many as "
+           "the kernel chooses up to a limit, for some orders of writing. Dashed: the overhead "
+           "(the cost without the copies themselves), the lower bounds, and "
+           "<code>MADV_POPULATE_WRITE</code>.</p><div class=plots>")
     by_workload = [(key[0], some) for key, some in groups(rows, "workload")]
     for workload, some in by_workload:
         yield cost_plot(plots, workload, some, unit)
@@ -240,8 +154,8 @@ def cdf_plots(plots, rows, unit):
     if not some:
         return
     yield "<h2 id=latency>Single writes</h2>"
-    yield ("<p>How long one write takes, of all writes: with a window most writes find their page "
-           "already copied, and a few pay for all of them.</p><div class=plots>")
+    yield ("<p>The distribution of the time of single writes. With a window most writes find "
+           "their page already copied; a few faults pay for the copies.</p><div class=plots>")
     for (workload, pages), same in groups(some, "workload", "pages"):
         series = [(row["config"], cdf_points(row)) for row in same]
         yield plots.lines("cdf", f"{workload}, {pages} pages",
@@ -266,8 +180,8 @@ def timeline_plots(plots, rows, mode):
         return
     unit = "million instructions" if mode == "icount" else "ms"
     yield "<h2 id=snapshot>The snapshot</h2>"
-    yield ("<p>Threads write all words of an array while a child that was forked for it copies the "
-           "array and unmaps what it has copied.</p><div class=plots>")
+    yield ("<p>Threads write all words of an array while a forked child copies the array and "
+           "unmaps what it has copied.</p><div class=plots>")
     for (workload, pages), same in groups(some, "workload", "pages"):
         series = [(row["config"], course(row, 1)) for row in same]
         floors = [(f"{row['config']}, saved", course(row, 2)) for row in same]
@@ -289,12 +203,12 @@ def course(row, column):
 #
 
 def app_plots(plots, rows):
-    """Medians of the saves, or runs, in relation to 'off' of the same one."""
+    """Medians of the runs, each relative to 'off' of the same run."""
     if not rows:
         return
     yield "<h2 id=apps>Real programs</h2>"
-    yield ("<p>The median of the runs, each in relation to <em>off</em> of the same run: 1 is as "
-           "it was, and less is better but for requests.</p><div class=plots>")
+    yield ("<p>The median of the runs, each relative to <em>off</em> of the same run: 1 is no "
+           "change. Less is better, except for requests.</p><div class=plots>")
     for (app, pattern), some in groups(rows, "app", "pattern"):
         configs = list(dict.fromkeys(row["config"] for row in some))
         bars = []
@@ -336,11 +250,8 @@ def read_apps(path):
 #
 
 def cells(row, table):
-    off = reference_of(row, table)
-    ratio = "-"
-    if off and off["per_page_median"]:
-        ratio = f"{row['per_page_median'] / off['per_page_median']:.3f}"
-    values = [row["config"], whole(row["per_page_median"]), f"{half_spread(row):.1f}%", ratio]
+    values = [row["config"], whole(row["per_page_median"]), f"{half_spread(row):.1f}%",
+              ratio_to_off(row, table)]
     values += [whole(row[key]) for key in (
         "overhead_median", "faults", "copied", "copied_ahead", "wasted", "reused", "reused_ahead")]
     return values + [whole(row.get(key)) for key in ("p50", "p90", "p99", "p999", "max",
@@ -367,9 +278,9 @@ def workload_table(rows, table):
 def tables(rows):
     table = by_identity(rows)
     yield "<h2 id=tables>All workloads</h2>"
-    yield ("<p class=note>Per page written, or whatever else the heading says. The row "
-           "<em>off</em> is the kernel as it is, copying nothing ahead. The columns explain "
-           "themselves when pointed at.</p>")
+    yield ("<p class=note>Per page written, unless the heading says otherwise. The row "
+           "<em>off</em> copies nothing ahead. Hover over a "
+           "heading for its meaning.</p>")
     parts = list(groups(rows, "workload", "pages"))
     yield "<nav>" + "".join(f'<a href="#{escape(w)}-{n}">{escape(w)}, {n} pages</a>'
                             for (w, n), _ in parts) + "</nav>"
@@ -385,10 +296,11 @@ def tables(rows):
 #
 
 MEANING = {
-    "icount": "Instructions of the guest, which has one CPU whose clock counts them: exact, the same "
-              "on any machine, and not time. No cache or TLB miss and no trap costs extra.",
-    "wall": "Nanoseconds of this boot on this machine. Only ratios within it mean anything; absolute "
-            "values cannot be compared with another boot.",
+    "icount": "Instructions of the guest, which has one CPU whose clock counts them: exact and "
+              "machine-independent, but not a measure of time. Cache misses, TLB misses and traps "
+              "cost nothing extra.",
+    "wall": "Nanoseconds of this boot on this machine. Only ratios within one boot are meaningful; "
+            "absolute values cannot be compared with another boot.",
 }
 
 
@@ -429,33 +341,15 @@ def page(rows, window, apps, plots):
 
 
 #
-# Plots for a README: several in one file, on white, since a picture does not know
-# the colours of the page that shows it.
+# Plots for a README
 #
 
-PANEL = (560, 350)
+# How many stand side by side, if not two
 COLUMNS_OF = {"window": 3}
-TITLE_HEIGHT = 34
-
-
-def panels(drawings, columns):
-    width = columns * PANEL[0]
-    height = -(-len(drawings) // columns) * (PANEL[1] + TITLE_HEIGHT)
-    yield (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-           f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" color="#1d2329">')
-    yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
-    for i, (title, drawing) in enumerate(drawings):
-        x = i % columns * PANEL[0]
-        y = i // columns * (PANEL[1] + TITLE_HEIGHT)
-        yield (f'<text x="{x + PANEL[0] / 2}" y="{y + 24}" text-anchor="middle" '
-               f'font-family="sans-serif" font-weight="bold" font-size="18">{escape(title)}</text>')
-        place = f'<svg x="{x}" y="{y + TITLE_HEIGHT}" width="{PANEL[0]}" height="{PANEL[1]}"'
-        yield drawing.replace("<svg", place, 1)
-    yield "</svg>"
 
 
 def write_plots(folder, kernel, rows, window, apps, plots):
-    """WHAT-KERNEL.svg for all that there is to draw"""
+    """Write WHAT-KERNEL.svg for each kind of plot that has data."""
     mode = (rows or apps)[0].get("mode", "wall")
     unit = UNITS[mode]
     parts = {}
@@ -487,27 +381,23 @@ def main():
     parser.add_argument("--apps", metavar="ROWS", action="append", default=[])
     parser.add_argument("rows", nargs="?")
     args = parser.parse_args()
-    try:
-        rows = read_rows(args.rows) if args.rows else []
-        window = measured(read_rows(args.window)) if args.window else []
-        apps = [row for path in args.apps for row in read_apps(path)]
-        if not args.html and not args.plots:
-            return 0    # readable
-        if not rows and not apps:
-            raise BadInput("nothing to report: neither rows nor --apps")
-        with tempfile.TemporaryDirectory() as folder:
-            if args.html:
-                text = "\n".join(page(rows, window, apps, Plots(folder)))
-                with open(args.html, "w", encoding="utf-8") as file:
-                    file.write(text)
-            if args.plots:
-                kernel = (rows or apps)[0].get("kernel", "unknown")
-                write_plots(args.plots, kernel, rows, window, apps, Plots(folder))
+    rows = read_rows(args.rows) if args.rows else []
+    window = measured(read_rows(args.window)) if args.window else []
+    apps = [row for path in args.apps for row in read_apps(path)]
+    if not args.html and not args.plots:
         return 0
-    except (BadInput, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
+    if not rows and not apps:
+        raise BadInput("nothing to report: neither rows nor --apps")
+    with tempfile.TemporaryDirectory() as folder:
+        if args.html:
+            text = "\n".join(page(rows, window, apps, Plots(folder)))
+            with open(args.html, "w", encoding="utf-8") as file:
+                file.write(text)
+        if args.plots:
+            kernel = (rows or apps)[0].get("kernel", "unknown")
+            write_plots(args.plots, kernel, rows, window, apps, Plots(folder))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

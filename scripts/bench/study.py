@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""The tables of the published study of copy-on-write faults, from rows of ours.
+"""The tables of the published study of copy-on-write faults, for rows of cow_bench.
 
 The study: Linux 6.8.12, a machine of 16 cores, times in nanoseconds; 16 MB five
 times, 64 MB three times; one page copied ahead, after the fault.
@@ -9,9 +9,8 @@ Exit status: 0 good, 2 unusable input, with a message.
 """
 
 import argparse
-import sys
 
-from rows import BadInput, UNITS, measured, read_rows, table_lines
+from rowfile import BadInput, UNITS, measured, read_rows, run, table_lines
 
 PAGES_PER_MB = 256
 
@@ -28,19 +27,18 @@ STUDY_RUNS = {
 }
 STUDY_SINGLE = (6782, 7935)
 STUDY_TAIL = {"P99": -14, "max": -28}
-# The last one only where the kernel has it
+# 'adaptive' only if it was measured
 TITLES = {"off": "off", "fixed-1": "1 ahead", "fixed-15": "15 ahead", "adaptive": "adaptive"}
 
 NOTES = {
-    "icount": ("What is counted here are instructions of the guest, not time: every one as\n"
-               "long as the other, no caches, no TLB misses, no trap that empties a pipeline.\n"
-               "The copy is an unrolled loop on this model of a CPU. So the share of the copy\n"
-               "is too large and that of the fault's entry and exit too small; the numbers of\n"
-               "faults and pages are those of any machine."),
-    "wall": ("These are nanoseconds of this machine, in a guest. Unless the machine line\n"
-             "says kvm, they are those of an emulator, which translates instructions and walks\n"
-             "page tables in software: only what is compared within one column and one boot\n"
-             "means anything, and the shares of copy and fault are the emulator's."),
+    "icount": ("The unit is an instruction of the guest, not time: caches, TLB misses and traps\n"
+               "cost nothing extra. On this CPU model the copy is an unrolled loop, so the share\n"
+               "of the copy is too large and that of the fault's entry and exit too small. The\n"
+               "numbers of faults and pages are valid for any machine."),
+    "wall": ("The unit is a nanosecond of this machine, in a guest. Unless the machine line\n"
+             "says kvm, an emulator translated the instructions and walked the page tables in\n"
+             "software: only ratios within one column and one boot are meaningful, and the\n"
+             "shares of copy and fault are the emulator's."),
 }
 
 
@@ -52,14 +50,14 @@ def need(table, workload, config, megabytes):
 
 
 def configs_of(table):
-    """Those that every workload was measured with"""
+    """The configurations that every workload was measured with."""
     last = list(TITLES)[-1]
     return [config for config in TITLES
             if config != last or any(key[1] == last for key in table)]
 
 
 def kernel_times(row, key):
-    """Per cent to time, as the kernel counted it."""
+    """The kernel's own times: per cent to time."""
     pairs = row.get(key)
     if not isinstance(pairs, list) or not pairs:
         raise BadInput(f"{row['workload']} {row['config']}: no '{key}': run cow_bench with "
@@ -149,7 +147,7 @@ def installed_table(table):
             row = need(table, workload, config, megabytes)
             cells.append(f"{100 * row['copied_ahead'] / (row['copied'] * ahead):.0f}%")
         lines.append(cells)
-    print_table("Of the pages that could be copied ahead, so many were",
+    print_table("Share of the pages that could be copied ahead that were",
                 ("", "study", "1 ahead", "15 ahead"), lines)
 
 
@@ -169,26 +167,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file")
     args = parser.parse_args()
-    try:
-        rows = measured(read_rows(args.file))
-        if not rows:
-            raise BadInput(f"{args.file}: every row was skipped")
-        table = {(row["workload"], row["config"], row["pages"]): row for row in rows}
-        unit = UNITS[rows[0]["mode"]]
-        print(f"Linux {rows[0].get('release', rows[0]['kernel'])}, {rows[0]['mode']}: "
-              f"{rows[0].get('machine', rows[0]['arch'])}\n")
-        print(NOTES[rows[0]["mode"]])
-        copy_table(table, unit)
-        tail_table(table)
-        split_table(table, unit)
-        runs_table(table, unit)
-        installed_table(table)
-        single_table(table, unit)
-        return 0
-    except BadInput as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
+    rows = measured(read_rows(args.file))
+    if not rows:
+        raise BadInput(f"{args.file}: every row was skipped")
+    table = {(row["workload"], row["config"], row["pages"]): row for row in rows}
+    unit = UNITS[rows[0]["mode"]]
+    print(f"Linux {rows[0].get('release', rows[0]['kernel'])}, {rows[0]['mode']}: "
+          f"{rows[0].get('machine', rows[0]['arch'])}\n")
+    print(NOTES[rows[0]["mode"]])
+    copy_table(table, unit)
+    tail_table(table)
+    split_table(table, unit)
+    runs_table(table, unit)
+    installed_table(table)
+    single_table(table, unit)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
