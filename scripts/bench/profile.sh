@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Profiles: cow_profile in a guest, and what is made of its rows. The guest is
-# that of the benchmarks, see bench.sh.
+# Profiles: cow_profile in a guest, and reports on its rows by sections.py. Needs
+# bench.sh.
 
+# In per cent: the sum of the sections against the untraced run, and two boots
 SUM_TOLERANCE=5
 REPEAT_TOLERANCE=1
 
@@ -49,7 +50,7 @@ select_sizes()
 }
 
 # One CPU: the tracer patches the kernel's code, which TCG with several threads
-# does not bear; and nobody else runs.
+# does not support.
 prepare_profile()
 {
 	BENCH_PROGRAM=cow_profile
@@ -65,98 +66,54 @@ profile_job()
 	cat >> "$BENCH_JOB" <<-'END'
 	mkdir /sys/fs/cgroup/profile && echo $$ > /sys/fs/cgroup/profile/cgroup.procs || exit 2
 	END
+	if [ "$WORKLOAD" = cow ]; then
+		section cow "/$BENCH_PROGRAM" cow -n "$COUNT"
+		return
+	fi
 	for size in "${SIZES[@]}"; do
-		if [ "$WORKLOAD" = fork ]; then
-			section "fork-$size" "/$BENCH_PROGRAM" fork -n "$COUNT" -s "$size"
-		else
-			section cow "/$BENCH_PROGRAM" cow -n "$COUNT"
-		fi
+		section "fork-$size" "/$BENCH_PROGRAM" fork -n "$COUNT" -s "$size"
 	done
 }
 
-# A run's rows are in DIR/rows.
+# profile_boots DIR: boots REPEAT times; the rows of boot N are in DIR/guestN/rows
 profile_boots()
 {
-	local i dir file
+	local dir=$1 i
 	profile_job
 	for ((i = 1; i <= REPEAT; i++)); do
-		dir=$LOGS/guest$i
-		run_job "$dir"
-		for file in "$dir/$WORKLOAD"*.out; do
-			check_complete "$file"
-		done
-		cat "$dir/$WORKLOAD"*.out > "$dir/unsorted"
-		sort_sizes "$dir" > "$dir/rows"
+		run_job "$dir/guest$i"
+		collect_sections "$dir/guest$i"
 		if [ "$i" -eq 1 ]; then
-			ABOUT=$dir/about
-			ROWS=$dir/rows
-			profile_table
-			check_sums
+			sections table --about "$dir/guest1/about" "$dir/guest1/rows" || leave "$E_USAGE"
+			check_sums "$dir/guest1/rows"
 		else
-			compare_boots "$i" "$dir/rows"
+			compare_boots "$i" "$dir/guest1/rows" "$dir/guest$i/rows"
 		fi
 	done
 }
 
-check_complete()
+# collect_sections DIR: DIR/rows from the output of each size
+collect_sections()
 {
-	[ "$(tail -n 1 "$1" | cut -f1)" = tracer ] ||
-		die "the rows of $1 are not complete"
-}
-
-sort_sizes()
-{
-	local size
-	for size in "${SIZES[@]}"; do
-		if [ "$WORKLOAD" = fork ]; then
-			cat "$1/fork-$size.out"
-		else
-			cat "$1/cow.out"
-		fi
+	local dir=$1 file files=("$1/cow.out")
+	[ "$WORKLOAD" = cow ] || mapfile -t files < <(printf "$dir/fork-%s.out\n" "${SIZES[@]}")
+	for file in "${files[@]}"; do
+		[ "$(tail -n 1 "$file" | cut -f1)" = tracer ] ||
+			die "the rows of $file are not complete"
 	done
+	cat "${files[@]}" > "$dir/rows"
 }
 
-about()
+sections()
 {
-	sed -n "s/^$1=//p" "$ABOUT"
+	python3 "$ROOT/scripts/bench/sections.py" "$@"
 }
 
-profile_unit()
-{
-	if [ "$MODE" = icount ]; then
-		echo instructions
-	else
-		echo ns
-	fi
-}
-
-# profile_awk REPORT ROWS...: see profile.awk
-profile_awk()
-{
-	local report=$1
-	shift
-	awk -v report="$report" -v kernel="$K_NAME" -v arch="$ARCH" -v mode="$MODE" \
-		-v unit="$(profile_unit)" -v release="$(about release)" \
-		-v machine="$(about machine)" \
-		-f "$ROOT/scripts/bench/profile.awk" "$@"
-}
-
-profile_table()
-{
-	echo "$(about release), $(about machine)"
-	profile_awk table "$ROWS"
-	echo
-}
-
-profile_json()
-{
-	profile_awk json "$ROWS"
-}
-
-# Do the sections add up to what the work takes untraced?
+# check_sums ROWS: do the sections add up to the time of the untraced run?
 check_sums()
 {
 	local what mb difference
+	sections sums "$1" > "$SCRATCH/sums" || leave "$E_USAGE"
 	while read -r what mb difference; do
 		[ "$what" = fork ] || mb=
 		if profile_within "$difference" "$SUM_TOLERANCE"; then
@@ -165,7 +122,7 @@ check_sums()
 			record fail "profile:$what${mb:+-$mb}.sum" \
 				"the sections differ from the untraced total by $difference %, more than $SUM_TOLERANCE %"
 		fi
-	done < <(profile_awk sums "$ROWS")
+	done < "$SCRATCH/sums"
 }
 
 profile_within()
@@ -173,93 +130,30 @@ profile_within()
 	awk -v a="$1" -v limit="$2" 'BEGIN { exit !(a <= limit && a >= -limit) }'
 }
 
-# compare_boots N ROWS: the N-th boot with the first
+# compare_boots N FIRST ROWS: the rows of boot N with those of the first
 compare_boots()
 {
-	local what mb verdict text
+	local boot=$1 what mb verdict text
+	sections compare --limit "$REPEAT_TOLERANCE" "$2" "$3" > "$SCRATCH/compared" || leave "$E_USAGE"
 	while IFS=$'\t' read -r what mb verdict text; do
 		[ "$what" = fork ] || mb=
-		record "$verdict" "profile:$what${mb:+-$mb}.boot$1" "$text"
-		echo "boot $1, $what${mb:+ $mb MB}: $text"
-	done < <(awk -v limit="$REPEAT_TOLERANCE" -v report=compare \
-		-f "$ROOT/scripts/bench/profile.awk" "$ROWS" "$2")
+		record "$verdict" "profile:$what${mb:+-$mb}.boot$boot" "$text"
+		echo "boot $boot, $what${mb:+ $mb MB}: $text"
+	done < "$SCRATCH/compared"
+}
+
+# profile_files DIR: what --json and --svg ask for, from the first boot
+profile_files()
+{
+	local first=$1/guest1
+	[ -z "$JSON" ] || sections json --about "$first/about" "$first/rows" > "$JSON" ||
+		leave "$E_USAGE"
+	[ -z "$SVG" ] || sections chart --about "$first/about" --svg "$SVG" "$first/rows" ||
+		leave "$E_USAGE"
 }
 
 finish_profile()
 {
 	awk -F '\t' '$1 == "fail" { print "FAIL " $2 ": " $3 }' "$RESULTS"
 	JSON='' finish
-}
-
-#
-# The chart: a panel for each size, a bar for each section
-#
-
-profile_svg()
-{
-	profile_awk plot "$ROWS" > "$SCRATCH/plot.data"
-	profile_awk labels "$ROWS" > "$SCRATCH/plot.labels"
-	profile_gnuplot "${#SIZES[@]}" > "$SCRATCH/plot.gp"
-	# gnuplot writes the data's name into the picture
-	( cd "$SCRATCH" && gnuplot plot.gp ) > "$LOGS/gnuplot.log" 2>&1 ||
-		die "gnuplot failed: $(head -n 3 "$LOGS/gnuplot.log" | tr '\n' ' ')"
-}
-
-# Blocks of plot.data: one for each size. Columns: line, mean, its text
-profile_gnuplot()
-{
-	local panels=$1 left=230 width=270 height total sections i=0 title largest step
-	sections=$(wc -l < "$SCRATCH/plot.labels")
-	height=$((112 + 22 * sections))
-	[ "$panels" -gt 1 ] || width=520
-	total=$((left + panels * (width + 25)))
-	cat <<-END
-	set terminal svg size $total,$height font 'sans,12' background '#ffffff'
-	set output '$SVG'
-	unset key
-	set style fill solid 1.0 noborder
-	set border 1 lc rgb '#808080'
-	set tics nomirror textcolor rgb '#404040'
-	set ytics scale 0
-	set xtics format '%.0s%c' out
-	set grid xtics lc rgb '#e0e0e0' lt 1
-	set yrange [$sections.5:0.5]
-	set tmargin at screen $(ratio $((height - 68)) "$height")
-	set bmargin at screen $(ratio 40 "$height")
-	set multiplot
-	set label 1 "$(profile_title)" at screen 0.5,$(ratio $((height - 16)) "$height") center font ',15'
-	set ytics ($(plot_tics))
-	END
-	while IFS=$'\t' read -r title largest step; do
-		cat <<-END
-		set lmargin at screen $(ratio $((left + i * (width + 25))) "$total")
-		set rmargin at screen $(ratio $((left + i * (width + 25) + width)) "$total")
-		set title "$title" offset 0,-0.5
-		set xrange [0:$largest * 1.55]
-		set xtics $step
-		plot 'plot.data' index $i using (0):1:(0):2:(\$1-0.36):(\$1+0.36) with boxxyerror lc rgb '#3b6ea8', \\
-			'' index $i using 2:1:3 with labels left offset 0.4,0 font ',10' textcolor rgb '#404040'
-		unset label 1
-		unset ytics
-		END
-		i=$((i + 1))
-	done < <(profile_awk titles "$ROWS")
-	echo 'unset multiplot'
-}
-
-ratio()
-{
-	awk -v a="$1" -v b="$2" 'BEGIN { printf "%.4f", a / b }'
-}
-
-plot_tics()
-{
-	awk '{ printf "%s\"%s\" %d", (NR > 1 ? ", " : ""), $0, NR }' "$SCRATCH/plot.labels"
-}
-
-profile_title()
-{
-	local what="a fork"
-	[ "$WORKLOAD" = fork ] || what="a copy-on-write fault"
-	echo "Where the time of $what goes: Linux $(about release), $(profile_unit)"
 }

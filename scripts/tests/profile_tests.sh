@@ -4,7 +4,7 @@
 # Tests of the profiles.
 
 #
-# Profiles: the reports on rows that are made up here
+# Profiles by section: reports on made-up rows
 #
 
 test_profile_options()
@@ -34,31 +34,135 @@ profile_rows()
 	printf 'tracer\t2.00\t100.00\t0.00\n'
 }
 
-# profile_report REPORT FILE...: sets OUT and STATUS
-profile_report()
+# section_report COMMAND ARGS...: sets OUT and STATUS
+section_report()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	awk -v report="$1" -v unit=instructions -v limit=1 -f "$ROOT/scripts/bench/profile.awk" \
-		"${@:2}" > "$OUT" 2>&1 || STATUS=$?
+	python3 "$ROOT/scripts/bench/sections.py" "$@" > "$OUT" 2>&1 || STATUS=$?
 }
 
 test_profile_reports()
 {
-	local rows=$SCRATCH/profile
+	local rows=$SCRATCH/profile about=$SCRATCH/profile.about
+	printf '%s\n' kernel=k arch=a mode=icount release=1.2 'machine=m=n' > "$about"
 	profile_rows 1500 2500 > "$rows.a"
 	profile_rows 1512 2500 > "$rows.b"
 	profile_rows 1600 2500 > "$rows.c"
-	profile_report table "$rows.a" && want_status 0 &&
+	section_report table --about "$about" "$rows.a" && want_status 0 &&
 		want_output '^copy  .* 1 500  .* 60\.0 %' &&
 		want_output '^charge .*not traceable \(inlined\)$' || return
-	profile_report json "$rows.a" && want_status 0 &&
+	section_report json --about "$about" "$rows.a" && want_status 0 &&
 		python3 -c 'import json, sys; rows = json.load(sys.stdin)
 assert len(rows) == 5 and rows[0]["mean"] == 1500 and rows[2]["mean"] is None' < "$OUT" ||
 		complain "JSON: $(head -n 3 "$OUT" | paste -sd'|')" || return
-	profile_report sums "$rows.a" && want_output '^cow 0 0\.00$' || return
-	profile_report sums "$rows.c" && want_output '^cow 0 4\.00$' || return
-	profile_report compare "$rows.a" "$rows.b" && want_output 'pass.the total differs by 0\.48 %' || return
-	profile_report compare "$rows.a" "$rows.c" &&
+	section_report sums "$rows.a" && want_output '^cow 0 0\.00$' || return
+	section_report sums "$rows.c" && want_output '^cow 0 4\.00$' || return
+	section_report compare --limit 1 "$rows.a" "$rows.b" && want_output 'pass.the total differs by 0\.48 %' || return
+	section_report compare --limit 1 "$rows.a" "$rows.c" &&
 		want_output 'fail.*total 2500 and 2600, copy 1500 and 1600'
+}
+
+test_profile_chart()
+{
+	local rows=$SCRATCH/profile about=$SCRATCH/profile.about svg=$SCRATCH/profile.svg
+	printf '%s\n' kernel=k arch=a mode=icount release=1.2 machine=m > "$about"
+	profile_rows 1500 2500 > "$rows"
+	section_report chart --about "$about" --svg "$svg" "$rows" && want_status 0 || return
+	python3 -c 'import sys, xml.dom.minidom
+text = xml.dom.minidom.parse(sys.argv[1]).toxml()
+assert all(part in text for part in ("4 KiB page: 2 500", "1 500 (60.0 %)", "LRU", "inlined"))' \
+		"$svg" 2> "$OUT" || complain "the chart: $(tail -n 1 "$OUT")" || return
+	sed -i '/^tracer/d' "$rows"
+	section_report sums "$rows" && want_status 2 && want_output 'no complete profile'
+}
+
+#
+# Instruction counts by function
+#
+
+# Addresses are compared as text; bounds of sections are not functions.
+test_insn_profile()
+{
+	local dir=$SCRATCH/insn map=$SCRATCH/insn.map counts=$SCRATCH/insn/counts got
+	mkdir -p "$dir"
+	cat > "$map" <<-'END'
+	ffffffff81000000 T _stext
+	ffffffff81000000 T _text
+	ffffffff81000000 T startup_64
+	ffffffff81000100 t __pfx_local
+	ffffffff81000110 t local
+	ffffffff81000200 D data
+	ffffffff81000300 T __lock_text_start
+	ffffffff81000300 T _raw_spin_lock
+	END
+	cat > "$counts" <<-'END'
+	parts 2
+	user 7
+	ffffffff80ffffff 5
+	ffffffff81000000 1
+	ffffffff810000ff 2
+	ffffffff81000110 10
+	ffffffff81000250 20
+	ffffffff81000300 40
+	total 85
+	END
+	got=$(insn functions "$map" "$counts" | sort | paste -sd,)
+	want_same "$got" "3 startup_64,30 local,40 _raw_spin_lock,5 unknown,7 user" || return
+	tr , '\n' <<< "$got" > "$dir/functions"
+	echo 'seq:off 4 2 85 85 0.000' > "$dir/sums"
+	got=$(insn report --title k --groups "$ROOT/fixtures/plugin/groups" "$dir" |
+		sed '1,/^By subsystem$/d; /^$/,$d' | tr -s ' ' | tail -n +2 | paste -sd,)
+	want_same "$got" " 10.00 20.00 47.06% 47.06% page table, 9.50 19.00 44.71% 91.76% other, 1.75 3.50 8.24% 100.00% user, 21.25 42.50 100.00% total, 21.25 42.50 100.00% total without the page copy"
+}
+
+# insn_check STATUS [MESSAGE]: of the counts of test_insn_profile, with a row made up here
+insn_check()
+{
+	OUT=$SCRATCH/output
+	STATUS=0
+	insn check --tolerance 0.5 --results "$SCRATCH/insn.results" seq:off "$SCRATCH/insn.map" \
+		"$SCRATCH/insn" > "$OUT" 2>&1 || STATUS=$?
+	want_status "$1" && { [ -z "${2-}" ] || want_output "$2"; }
+}
+
+# The plugin's total must be the clock's: pages * per_page + faults, of all repetitions.
+test_insn_check()
+{
+	local dir=$SCRATCH/insn results=$SCRATCH/insn.results
+	mkdir -p "$dir"
+	echo 'ffffffff81000000 T function' > "$SCRATCH/insn.map"
+	printf '%s\n' 'parts 2' 'user 3' 'ffffffff81000010 997' 'total 1000' > "$dir/counts"
+	echo '{"repeats":2,"written":4,"faults":2,"per_page_median":124.5}' > "$dir/row.out"
+	insn_check 0 && want_same "$(cat "$dir/sums" "$dir/functions" | paste -sd,)" \
+		'seq:off 8 4 1000 1000 0.000,997 function,3 user' || return
+	sed -i s/124.5/123.5/ "$dir/row.out"
+	insn_check 1 && want_same "$(tail -n 1 "$results" | cut -f1,2)" $'fail\tprofile:seq:off' || return
+	sed -i 's/ffffffff81000000/ffffffff82000000/' "$SCRATCH/insn.map"
+	insn_check 2 'the addresses counted are not those of' || return
+	sed -i 's/parts 2/parts 0/' "$dir/counts"
+	insn_check 2 'no part that is marked' || return
+	sed -i /total/d "$dir/counts"
+	insn_check 2 'no complete result' || return
+	rm "$dir/counts"
+	insn_check 2 'no complete result' || return
+	echo '{"skipped":"refused"}' > "$dir/row.out"
+	insn_check 4 && want_same "$(tail -n 1 "$results")" $'skip\tprofile:seq:off\trefused'
+}
+
+# The plugin builds without a warning and loads; a QEMU that loads none is named.
+test_insn_plugin()
+{
+	local bin=$SCRATCH/insn.bin
+	OUT=$SCRATCH/output
+	STATUS=0
+	( BUILD=$SCRATCH/insn.build VERBOSE=1 need_insn_plugin ) > "$OUT" 2>&1 || STATUS=$?
+	want_status 0 && want_output "interface version [0-9]+" &&
+	want_same "$(cat "$LOGS/plugin.log")" "" || return
+	mkdir -p "$bin"
+	printf '%s\n' '#!/bin/sh' 'echo "qemu-system-x86_64: -plugin: invalid option"; exit 1' \
+		> "$bin/qemu-system-x86_64"
+	chmod +x "$bin/qemu-system-x86_64"
+	( BUILD=$SCRATCH/insn.build PATH=$bin:$PATH need_insn_plugin ) > "$OUT" 2>&1 || STATUS=$?
+	want_status 2 && want_output "cannot load the plugin" && want_output "invalid option"
 }
