@@ -71,7 +71,7 @@ bench_app()
 	run_job "$dir"
 	app_rows "$dir" --json "$rows" --results "$RESULTS" || leave "$E_USAGE"
 	[ -z "$ROWS_FILE" ] || cp "$rows" "$ROWS_FILE"
-	[ -z "$DRAWN" ] || draw --apps "$rows"
+	! has_plots || draw --apps "$rows"
 	say "elapsed: ${SECONDS}s"
 }
 
