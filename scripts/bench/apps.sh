@@ -1,24 +1,24 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Real programs that fork, measured in a guest: Redis that saves while it is
-# written to, and a prefork server in Python. The jobs are fixtures/apps.
+# Real programs that fork, measured in a guest: Redis with writes during BGSAVE, and
+# a prefork server in Python. The jobs are in fixtures/apps.
 
 APP_PYTHON=/usr/bin/python3
 APP_DIR=/apps
 
-# check_app APP: before anything is built
+# check_app APP: checks MODE and sets MORE_PACKAGES, before anything is built
 check_app()
 {
 	case "$MODE" in
 	''|wall) MODE=wall ;;
-	*) die "bench $1 is for --mode wall: with one CPU, the child of a fork would stand in the way" ;;
+	*) die "bench $1 is for --mode wall: on one CPU, parent and child of a fork would share it" ;;
 	esac
 	MORE_PACKAGES="$APP_PYTHON python3"
 	[ "$1" != redis ] || MORE_PACKAGES+=$'\n'"redis-server redis-server"$'\n'"redis-benchmark redis-tools"
 }
 
-# app_size APP: the job's options
+# app_size APP: the job's options for its size
 app_size()
 {
 	case "$1${QUICK:+-quick}" in
@@ -41,7 +41,7 @@ copy_python()
 	done < "$SCRATCH/modules"
 }
 
-# app_files APP DIR
+# app_files APP DIR: the files of the guest
 app_files()
 {
 	local app=$1 dir=$2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Groups of bars. Set by report.py with -e: data (a table, its first line the
+# Groups of bars. Set by figures.py with -e: data (a table, its first line the
 # names of the columns, its first column the groups), colours (a word for each
 # column but the first), out, ytext.
 

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Benchmarks: cow_bench built with the kselftests, run in a guest that is made
-# to measure, and what comes back from there.
+# Benchmarks: builds cow_bench with the kselftests, runs it in a guest without
+# debugging checks and collects its output.
 #
-# A guest's job is a list of sections. What it prints for one lies, after the
-# run, in DIR/NAME.out; DIR/about says what it was measured on.
+# A guest's job is a list of sections. After the run the output of a section is in
+# DIR/NAME.out; DIR/about describes kernel and machine.
 
 BENCH_PROGRAM=cow_bench
 
@@ -14,7 +14,8 @@ rows()
 	python3 "$ROOT/scripts/bench/rows.py" "$@"
 }
 
-# prepare_program: which can say what it does not do before a kernel is built
+# prepare_program: builds the program, so that it can check options before a kernel
+# is built
 prepare_program()
 {
 	BENCH=1
@@ -37,7 +38,7 @@ build_bench_program()
 	[ -x "$BENCH_PATH" ] || die "the kselftests of $K_NAME installed no $BENCH_PROGRAM"
 }
 
-# use_mode MODE: what start_guest() makes of it
+# use_mode MODE: sets ICOUNT for start_guest()
 use_mode()
 {
 	ICOUNT=
@@ -48,7 +49,7 @@ use_mode()
 # The job
 #
 
-# begin_job: an empty one
+# begin_job: starts a new list of sections
 begin_job()
 {
 	BENCH_JOB=$SCRATCH/bench.job
@@ -70,19 +71,18 @@ section()
 	} >> "$BENCH_JOB"
 }
 
-# set_sysctl NAME VALUE: in the guest, if it has it
+# set_sysctl NAME VALUE: in the guest, if its kernel has it
 set_sysctl()
 {
 	printf '[ ! -e /proc/sys/vm/%s ] || echo %s > /proc/sys/vm/%s || exit 2\n' \
 		"$1" "$2" "$1" >> "$BENCH_JOB"
 }
 
-# What else the guest's initramfs holds: a folder
+# A folder with more files for the guest's initramfs
 BENCH_FILES=
 
-# run_job DIR: boots the guest; the job's sections come out in DIR.
-# norandmaps: where mappings lie decides how far a fault has to search for its
-# own, which is as much as what is looked for (30 instructions of 1200).
+# run_job DIR: boots the guest; leaves the sections' output in DIR. Without norandmaps
+# the VMA lookup of a fault would vary with the addresses (30 of 1200 instructions).
 run_job()
 {
 	local dir=$1 files=$SCRATCH/bench.files APPEND="norandmaps $APPEND" start=$SECONDS
@@ -103,8 +103,8 @@ run_job()
 	write_about "$dir"
 }
 
-# Called with the job's folder and the reason if a guest or its job fails: it ends the
-# command, or returns if the folder is of use all the same. Without one the command ends.
+# A function to call with the job's folder and the reason if a guest or its job fails.
+# It returns if the folder is still of use. Without one the command ends.
 ON_FAILED_JOB=
 
 job_lost()
@@ -120,8 +120,8 @@ split_sections()
 		out != "" { print > out }' "$1/job.log"
 }
 
-# The program's own status: 1 is a failed check, such as a page that holds
-# what it must not.
+# job_went_well DIR STATUS: of the program; 1 is a failed check, such as a page with
+# wrong content.
 job_went_well()
 {
 	local dir=$1 status=$2
@@ -138,7 +138,7 @@ job_went_well()
 	die "the job in the guest ended with status $status; log: $dir/job.log"
 }
 
-# write_about DIR: KEY=TEXT a line, what every row carries
+# write_about DIR: a line KEY=TEXT for each key that is set in every row
 write_about()
 {
 	local dir=$1

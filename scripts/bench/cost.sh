@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What the series costs those who do not use it, and those who do: in
-# instructions per fault, and with its options off in code.
+# bench cost: the cost of the series in instructions per fault, with its sysctls off
+# and on, and (--objects) the difference in code with its options off.
 
-# The faults: one that copies, one that finds the page no longer shared
+# Faults that copy, and faults on pages that are no longer shared
 COST_CASE=(--workload 'seq,child-gone' --size 16M --json)
 
 bench_cost()
@@ -32,9 +32,9 @@ measure_cost()
 	[ "$status" -le 1 ] || leave "$E_USAGE"
 }
 
-# cost_boot NAME OPTION...: rows in LOGS/NAME.json. Each kernel and setting boots
-# anew and begins with what is compared: what ran before decides where the
-# allocator finds its pages, and that is more than the hooks cost.
+# cost_boot NAME OPTION...: rows in LOGS/NAME.json. Each kernel and setting has its own
+# boot and runs the compared cases first: earlier work changes the state of the page
+# allocator, with a larger effect than the cost of the hooks.
 cost_boot()
 {
 	local name=$1 sections=(off.out)
@@ -53,13 +53,13 @@ cost_boot()
 # Objects
 #
 
-# The files in C that both trees have and the series changes.
+# The existing C files that the series changes
 changed_sources()
 {
 	kgit -C "$K_TREE" diff --name-only --diff-filter=M base prepared -- '*.c' ':!tools'
 }
 
-# compare_objects: with the options off, is the code what it is without?
+# compare_objects: with the options off, is the code that of the kernel without the series?
 compare_objects()
 {
 	local sources objects
@@ -72,7 +72,7 @@ compare_objects()
 	UNPATCHED=1
 	build_objects "$K_DIR/unpatched" without "${sources[@]/%.c/.o}"
 	objects=$OUT
-	# The same configuration: without the options of the series.
+	# The same configuration, in which the options of the series are off.
 	build_objects "$K_DIR" with "${sources[@]/%.c/.o}"
 	compare_disassembly "$objects" "$OUT" "${sources[@]/%.c/.o}"
 }
@@ -113,7 +113,7 @@ compare_disassembly()
 	done
 }
 
-# Its first lines name the file.
+# disassemble OBJECT: without the first lines, which contain the file's name
 disassemble()
 {
 	objdump -dr "$1" | sed 1,3d

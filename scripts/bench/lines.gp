@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# One plot of several lines. Set by report.py with -e: data (blocks, each
+# One plot of several lines. Set by figures.py with -e: data (blocks, each
 # with its title as the first line), colours (a word for each block), solid (how
 # many are drawn solid; those after them are dashed), out, xtext, ytext, style
 # (linespoints, lines or fsteps), kind (window, cdf or time: the axes), xmax.

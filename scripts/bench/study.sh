@@ -20,13 +20,13 @@ bench_study()
 	study_elsewhere
 }
 
-# The same on any machine: the program needs no guest.
+# How to run it without a guest
 study_elsewhere()
 {
 	cat <<-END
 
-	The same on bare metal, as root, on a kernel with the series (without it, and
-	without root, it prints what that kernel can do):
+	To run the same on bare metal, as root, on a kernel with the series (without the
+	series or without root only some of the rows are measured):
 
 	  make -C tools/testing/selftests TARGETS=cow
 	  tools/testing/selftests/cow/cow_bench --json --cdf \\

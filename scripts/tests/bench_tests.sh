@@ -7,8 +7,8 @@
 # bench: what needs no guest
 #
 
-# rows_file FILE MODE ROW...: results; a row is "WORKLOAD CONFIG COST SPREAD
-# WASTED [KEY=TEXT]", a cost and what it differs by both ways
+# rows_file FILE MODE ROW...: a file of rows; ROW is "WORKLOAD CONFIG COST SPREAD
+# WASTED [KEY=TEXT]", with min and max SPREAD below and above COST
 rows_file()
 {
 	local file=$1 mode=$2 row workload config cost spread wasted more comma=
@@ -51,7 +51,7 @@ test_bench_compare()
 	compares 0 'fixed-1.* better \(cost\)$' || return
 	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 820 0 0'
 	compares 1 'fixed-1.* worse \(cost\)$' && want_output '^1 passed, 1 failed' || return
-	# as much as it differs in one and the same run
+	# a change within the spread of the repetitions
 	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 820 40 0'
 	compares 0 'fixed-1.* same$' || return
 	# fewer instructions for more memory
@@ -59,7 +59,7 @@ test_bench_compare()
 	compares 1 'fixed-1.* worse \(wasted\)$'
 }
 
-# A faster or slower machine is neither better nor worse.
+# Wall clock: the speed of the machine does not count.
 test_bench_compare_wall()
 {
 	rows_file a wall 'seq off 1000 10 0' 'seq fixed-1 800 10 0'
@@ -72,7 +72,7 @@ test_bench_compare_wall()
 	compares 2 "no row has a row 'off' beside it"
 }
 
-# Nor is another compiler.
+# Rows of another compiler are compared relative to 'off'.
 test_bench_compare_compiler()
 {
 	rows_file a icount 'seq off 1000 0 0 compiler=one' 'seq fixed-1 800 0 0 compiler=one'
@@ -164,7 +164,7 @@ test_bench_repeatable()
 		complain "0.21 % apart, and not noticed: $(cat "$OUT")"
 }
 
-# A row that the kernel could not have is no reason to fail, nor is it left unsaid.
+# Rows that a kernel skips do not fail the comparison, but are listed.
 test_bench_skipped()
 {
 	local skipped='{"kernel": "k", "arch": "a", "mode": "icount", "workload": "seq", "config": "adaptive", "pages": 100, "skipped": "refused"}'
@@ -190,8 +190,8 @@ test_bench_markdown()
 	makes 2 'no row seq off' rows.py markdown "$SCRATCH/a.json"
 }
 
-# bench_file FILE PYTHON: an array of rows that Python makes of row(workload, config,
-# pages, cost), with all that cow_bench --cdf says
+# bench_file FILE PYTHON: rows with all keys of cow_bench --cdf, appended by PYTHON to
+# `rows` with row(workload, config, pages, cost)
 bench_file()
 {
 	python3 - "$SCRATCH/$1.json" <<-END
@@ -215,7 +215,7 @@ bench_file()
 	END
 }
 
-# makes STATUS OUTPUT SCRIPT ARGS...: what a script of ours makes of files of rows
+# makes STATUS OUTPUT SCRIPT ARGS...: runs a script of scripts/bench
 makes()
 {
 	local status=$1 output=$2 script=$3
