@@ -82,7 +82,7 @@ need_insn_plugin()
 
 build_insn_plugin()
 {
-	local plugin=$1 source=$ROOT/fixtures/plugin/insn_profile.c include=$ROOT/selftests/cow
+	local plugin=$1 source=$ROOT/fixtures/plugin/insn_profile.c include=$ROOT/selftests/cow/tools
 	! [ "$plugin" -nt "$source" ] || ! [ "$plugin" -nt "$include/cow_marker.h" ] || return 0
 	mkdir -p "${plugin%/*}"
 	gcc -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -I"$include" \
