@@ -450,7 +450,6 @@ int cowt_init(struct kunit *test)
 	f->was_on = static_key_enabled(&cow_precopy_key);
 	f->old_window = sysctl_cow_precopy_pages;
 	f->old_max = sysctl_cow_precopy_max;
-	static_branch_inc(&cow_active_key);
 	test->priv = f;
 
 	addr = kunit_vm_mmap(test, NULL, 0, 4 * PMD_SIZE, PROT_READ | PROT_WRITE,
@@ -481,7 +480,6 @@ void cowt_exit(struct kunit *test)
 		return;
 	if (!f->was_on)
 		static_branch_disable(&cow_precopy_key);
-	static_branch_dec(&cow_active_key);
 	cowt_set_window(f->old_window);
 	WRITE_ONCE(sysctl_cow_precopy_max, f->old_max);
 }

@@ -380,17 +380,18 @@ static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int lo
 		.flags = WRITE_FLAGS,
 		.pmd = mm_find_pmd(mm, addr),
 	};
-	struct cow_fault cow;
+	struct cow_precopy ahead;
 
 	vmf.pte = get_locked_pte(mm, addr, &vmf.ptl);
 	KUNIT_ASSERT_NOT_NULL(test, vmf.pte);
 	vmf.orig_pte = ptep_get(vmf.pte);
 	vmf.page = pte_page(vmf.orig_pte);
-	cow_fault_begin(&vmf, &cow);
-	__cow_precopy_look(&vmf, &cow);
+	cow_precopy_look(&vmf, &ahead);
 	pte_unmap_unlock(vmf.pte, vmf.ptl);
-	KUNIT_EXPECT_EQ(test, cow.ahead.nr, looked_at);
-	cow_fault_end(&vmf, &cow);
+	KUNIT_ASSERT_PTR_EQ(test, vmf.cow_ahead, &ahead);
+	KUNIT_EXPECT_EQ(test, ahead.nr, looked_at);
+	cow_precopy_end(&vmf);
+	KUNIT_EXPECT_NULL(test, vmf.cow_ahead);
 }
 
 /* The references on the neighbours are dropped, and nothing is counted. */
