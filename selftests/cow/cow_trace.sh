@@ -193,6 +193,20 @@ want_fields()
 	same_lines || complain "format of $event"
 }
 
+# no_holes EVENT: each field begins where the last one has ended
+no_holes()
+{
+	sed -n 's/.*offset:\([0-9]*\);.*size:\([0-9]*\);.*/\1 \2/p' \
+		"$TRACEFS/events/cow/$1/format" | {
+		end=0
+		while read -r offset size; do
+			[ "$end" = 0 ] || [ "$offset" -eq "$end" ] ||
+				complain "format of $1: a hole at offset $end" || return
+			end=$((offset + size))
+		done
+	}
+}
+
 # want_names EVENT NAME...: what its print format calls the values, 1 up or 0 up
 want_names()
 {
@@ -207,11 +221,14 @@ want_names()
 
 test_format()
 {
-	want_fields cow_fault 'unsigned long address' 'int outcome' 'u64 copy_ns' \
-		'u64 fault_ns' || return
+	want_fields cow_fault 'u64 copy_ns' 'u64 fault_ns' 'unsigned long address' \
+		'pid_t pid' 'u8 outcome' 'u8 order' 'u16 ahead' || return
+	no_holes cow_fault || return
+	want_fields cow_reuse_ahead 'unsigned long address' 'unsigned int nr' || return
 	want_fields cow_precopy 'unsigned long address' 'unsigned int asked' \
 		'unsigned int installed' 'int reason' || return
-	want_names cow_fault '1 copied' '2 reused' '3 precopied-around' || return
+	want_names cow_fault '0 copied' '1 reused' '2 lost' '3 unshared' '4 precopied-around' ||
+		return
 	want_names cow_precopy '0 none' '1 vma' '2 pmd' '3 notpresent' '4 writable' \
 		'5 notanon' '6 exclusive' '7 race' '8 nomem' '9 special' '10 madvise' \
 		'11 uffd' '12 softdirty' '13 ksm' '14 pinned'
@@ -229,7 +246,7 @@ test_tracefs_ahead()
 
 test_filter_outcome()
 {
-	put 'outcome == 2' "$EVENTS/cow_fault/filter" &&
+	put 'outcome == 1' "$EVENTS/cow_fault/filter" &&
 	trace_faults && compare "$TMP/trace" reused || return
 	! grep -q 'outcome=[^r]' "$TMP/trace" || complain "the filter let others pass"
 }
@@ -272,7 +289,7 @@ test_two_instances()
 # The first reused page stops the recording.
 test_trigger_traceoff()
 {
-	put "traceoff if outcome == 2 && $HERE" "$EVENTS/cow_fault/trigger" &&
+	put "traceoff if outcome == 1 && $HERE" "$EVENTS/cow_fault/trigger" &&
 	trace_faults || return
 	sed '/outcome=reused/q' "$TMP/said" > "$TMP/until"
 	mv "$TMP/until" "$TMP/said"
@@ -288,7 +305,7 @@ test_trigger_hist()
 	put "hist:keys=outcome:vals=copy_ns,fault_ns if $HERE" "$EVENTS/cow_fault/trigger" &&
 	workload "$DIR/known_faults" -p || return
 	cat "$EVENTS/cow_fault/hist" > "$TMP/hist"
-	for outcome in 1:copied 2:reused 3:precopied-around; do
+	for outcome in 0:copied 1:reused 4:precopied-around; do
 		expected "${outcome#*:}" | wc -l > "$TMP/expected"
 		sed -n "s/^{ outcome: *${outcome%:*} } hitcount: *\([0-9]*\) .*/\1/p" \
 			"$TMP/hist" > "$TMP/records"

@@ -4,7 +4,7 @@
  * and prints the records that they must leave, in the order of time, as
  *
  *	pid PID
- *	cow_fault address=0x... outcome=...
+ *	cow_fault address=0x... pid=... outcome=... order=0 ahead=...
  *	cow_precopy address=0x... asked=... installed=... reason=...
  *
  * All of its memory is between KNOWN_START and KNOWN_END, whatever the kernel
@@ -245,12 +245,17 @@ static int child(struct cow_child *self, void *arg)
 	return cow_child_recv(self) == -EPIPE ? 0 : 1;
 }
 
+static void expect_fault(char *addr, const char *outcome, int ahead)
+{
+	expect("cow_fault address=%p pid=%d outcome=%s order=0 ahead=%d", addr,
+	       getpid(), outcome, ahead);
+}
+
 static void expect_copy(char *addr, int installed, const char *reason)
 {
 	expect("cow_precopy address=%p asked=%d installed=%d reason=%s", addr,
 	       AHEAD, installed, reason);
-	expect("cow_fault address=%p outcome=%s", addr,
-	       installed ? "precopied-around" : "copied");
+	expect_fault(addr, installed ? "precopied-around" : "copied", installed);
 }
 
 static void write_case(const struct known_case *c, char *p, bool ahead)
@@ -264,11 +269,11 @@ static void write_case(const struct known_case *c, char *p, bool ahead)
 		/* Not at the start of the page; the records name that. */
 		cow_touch(addr + 8 * i + 1, 'w');
 		if (w->result == REUSE)
-			expect("cow_fault address=%p outcome=reused", addr);
+			expect_fault(addr, "reused", 0);
 		else if (w->result == COPY && ahead && w->installed != TAKEN)
 			expect_copy(addr, w->installed, w->reason);
 		else if (w->result == PLAIN || (w->result == COPY && !ahead))
-			expect("cow_fault address=%p outcome=copied", addr);
+			expect_fault(addr, "copied", 0);
 	}
 }
 

@@ -38,6 +38,8 @@ static const struct {
 } inherited[] = {
 	{ COW_FAULTS,		COW_CHILDREN_FAULTS },
 	{ COW_REUSED,		COW_CHILDREN_REUSED },
+	{ COW_LOST,		COW_CHILDREN_LOST },
+	{ COW_LOST_NS,		COW_CHILDREN_LOST_NS },
 	{ COW_TOTAL_NS,		COW_CHILDREN_TOTAL_NS },
 	{ COW_FAULT_TOTAL_NS,	COW_CHILDREN_FAULT_TOTAL_NS },
 	{ COW_SUCCESS,		COW_CHILDREN_SUCCESS },
@@ -817,6 +819,81 @@ TEST_F_TIMEOUT(process_counts, kernel_write, TEST_TIMEOUT)
 	EXPECT_EQ(delta.v[COW_REUSED], 0ULL);
 	cow_unmap(area, len);
 	close(fd);
+}
+
+/*
+ * /proc/<pid>/task/<tid>/cow_stats
+ */
+
+/* One count of a thread, or -errno */
+static long long thread_count(pid_t tid, const char *key)
+{
+	char path[64], buf[4096], *line, *save = NULL;
+	size_t len = strlen(key);
+	ssize_t ret;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/cow_stats", tid);
+	ret = cow_read_file(path, buf, sizeof(buf));
+	if (ret < 0)
+		return ret;
+	for (line = strtok_r(buf, "\n", &save); line;
+	     line = strtok_r(NULL, "\n", &save)) {
+		if (!strncmp(line, key, len) && line[len] == ':')
+			return atoll(line + len + 1);
+	}
+	return -EPROTO;
+}
+
+struct counted_thread {
+	char *area;
+	size_t nr;
+	pid_t tid;
+	pthread_barrier_t barrier;
+};
+
+static void *write_and_wait(void *arg)
+{
+	struct counted_thread *t = arg;
+	size_t ps = cow_page_size(), i;
+
+	t->tid = gettid();
+	for (i = 0; i < t->nr; i++)
+		cow_touch(t->area + i * ps, 3);
+	pthread_barrier_wait(&t->barrier);	/* it has written */
+	pthread_barrier_wait(&t->barrier);	/* its file was read */
+	return NULL;
+}
+
+/* Each thread has the faults that it took itself, and nobody else's. */
+TEST_F_TIMEOUT(process_counts, threads, 120)
+{
+	struct counted_thread t = { .nr = PAGES / 2 };
+	struct cow_child child;
+	long long before, mine, other;
+	pthread_t thread;
+
+	if (variant->ahead)
+		SKIP(return, "faults are counted without windows");
+	t.area = touched_pages();
+	ASSERT_NE(t.area, NULL);
+	ASSERT_EQ(pthread_barrier_init(&t.barrier, NULL, 2), 0);
+	ASSERT_EQ(cow_child_idle(&child), 0);
+	/* The first reading takes faults itself. */
+	thread_count(gettid(), "faults");
+	before = thread_count(gettid(), "faults");
+	ASSERT_GE(before, 0);
+	ASSERT_EQ(pthread_create(&thread, NULL, write_and_wait, &t), 0);
+	pthread_barrier_wait(&t.barrier);
+	other = thread_count(t.tid, "faults");
+	mine = thread_count(gettid(), "faults") - before;
+	pthread_barrier_wait(&t.barrier);
+	ASSERT_EQ(pthread_join(thread, NULL), 0);
+
+	EXPECT_GE(other, (long long)t.nr);
+	EXPECT_LT(other, (long long)t.nr + FEW);
+	EXPECT_LT(mine, FEW);
+	EXPECT_EQ(thread_count(t.tid, "faults"), -ENOENT);
+	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
 int main(int argc, char **argv)

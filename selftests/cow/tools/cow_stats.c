@@ -21,6 +21,11 @@ const char *cow_proc = "/proc";
 const char * const cow_key_names[COW_NR_KEYS] = {
 	[COW_FAULTS]			= "faults",
 	[COW_REUSED]			= "reused",
+	[COW_LOST]			= "lost",
+	[COW_LOST_NS]			= "lost_ns",
+	[COW_UNSHARED]			= "unshared",
+	[COW_PMD_REUSED]		= "pmd_reused",
+	[COW_PMD_SPLIT]			= "pmd_split",
 	[COW_TOTAL_NS]			= "total_ns",
 	[COW_MAX_NS]			= "max_ns",
 	[COW_MIN_NS]			= "min_ns",
@@ -32,6 +37,7 @@ const char * const cow_key_names[COW_NR_KEYS] = {
 	[COW_FAULT_TOTAL_NS]		= "fault_total_ns",
 	[COW_FAULT_P50_NS]		= "fault_p50_ns",
 	[COW_FAULT_P99_NS]		= "fault_p99_ns",
+	[COW_FAULT_MAX_NS]		= "fault_max_ns",
 	[COW_ATTEMPTS]			= "precopy_attempts",
 	[COW_SUCCESS]			= "precopy_success",
 	[COW_REUSE_AHEAD]		= "reuse_ahead",
@@ -51,6 +57,8 @@ const char * const cow_key_names[COW_NR_KEYS] = {
 	[COW_SKIP_PINNED]		= "precopy_skip_pinned",
 	[COW_CHILDREN_FAULTS]		= "children_faults",
 	[COW_CHILDREN_REUSED]		= "children_reused",
+	[COW_CHILDREN_LOST]		= "children_lost",
+	[COW_CHILDREN_LOST_NS]		= "children_lost_ns",
 	[COW_CHILDREN_TOTAL_NS]		= "children_total_ns",
 	[COW_CHILDREN_FAULT_TOTAL_NS]	= "children_fault_total_ns",
 	[COW_CHILDREN_SUCCESS]		= "children_precopy_success",
@@ -60,7 +68,7 @@ const char * const cow_key_names[COW_NR_KEYS] = {
 /* Does not add up: known of each file as a whole, but not of a difference */
 static bool cow_is_extreme(int key)
 {
-	return key == COW_MAX_NS || key == COW_MIN_NS;
+	return key == COW_MAX_NS || key == COW_MIN_NS || key == COW_FAULT_MAX_NS;
 }
 
 static bool cow_is_percentile(int key)

@@ -48,6 +48,11 @@ enum cow_key {
 	/* The keys of /proc/cow_stats, in the order of the file */
 	COW_FAULTS,
 	COW_REUSED,
+	COW_LOST,
+	COW_LOST_NS,
+	COW_UNSHARED,
+	COW_PMD_REUSED,
+	COW_PMD_SPLIT,
 	COW_TOTAL_NS,
 	COW_MAX_NS,
 	COW_MIN_NS,
@@ -59,6 +64,7 @@ enum cow_key {
 	COW_FAULT_TOTAL_NS,
 	COW_FAULT_P50_NS,
 	COW_FAULT_P99_NS,
+	COW_FAULT_MAX_NS,
 	COW_ATTEMPTS,
 	COW_SUCCESS,
 	COW_REUSE_AHEAD,
@@ -81,6 +87,8 @@ enum cow_key {
 	/* /proc/<pid>/cow_stats lacks the percentiles, and has these as well. */
 	COW_CHILDREN_FAULTS = COW_NR_SYSTEM_KEYS,
 	COW_CHILDREN_REUSED,
+	COW_CHILDREN_LOST,
+	COW_CHILDREN_LOST_NS,
 	COW_CHILDREN_TOTAL_NS,
 	COW_CHILDREN_FAULT_TOTAL_NS,
 	COW_CHILDREN_SUCCESS,

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * KUnit tests of how copy-on-write faults are counted: each outcome of a real
+ * fault, in /proc/vmstat and by CONFIG_COW_STATS, and in no number but its own.
+ * An MMU notifier makes a fault lose its race.
+ */
+#include <linux/mmu_notifier.h>
+
+#include "cow_kunit.h"
+
+/* What is counted, and by how much a fault has to change it */
+struct fault_counts {
+	unsigned long copied;
+	unsigned long reused;
+	unsigned long lost;
+	u64 faults;
+	u64 stat_reused;
+	u64 stat_lost;
+	u64 unshared;
+};
+
+static struct fault_counts read_fault_counts(void)
+{
+	const u64 *mine = current->mm->cow_counts.counts.items;
+
+	return (struct fault_counts) {
+		.copied = cowt_read_event(PGCOW_COPIED),
+		.reused = cowt_read_event(PGCOW_REUSED),
+		.lost = cowt_read_event(PGCOW_LOST),
+		.faults = mine[COW_ITEM_FAULTS],
+		.stat_reused = mine[COW_ITEM_REUSED],
+		.stat_lost = mine[COW_ITEM_LOST],
+		.unshared = mine[COW_ITEM_UNSHARED],
+	};
+}
+
+static void expect_more(struct kunit *test, const struct fault_counts *before,
+			const struct fault_counts *more)
+{
+	struct fault_counts now = read_fault_counts();
+
+	if (IS_ENABLED(CONFIG_VM_EVENT_COUNTERS)) {
+		KUNIT_EXPECT_EQ(test, now.copied - before->copied, more->copied);
+		KUNIT_EXPECT_EQ(test, now.reused - before->reused, more->reused);
+		KUNIT_EXPECT_EQ(test, now.lost - before->lost, more->lost);
+	}
+	KUNIT_EXPECT_EQ(test, now.faults - before->faults, more->faults);
+	KUNIT_EXPECT_EQ(test, now.stat_reused - before->stat_reused, more->stat_reused);
+	KUNIT_EXPECT_EQ(test, now.stat_lost - before->stat_lost, more->stat_lost);
+	KUNIT_EXPECT_EQ(test, now.unshared - before->unshared, more->unshared);
+}
+
+static void stop_counting(void *unused)
+{
+	sysctl_cow_stats = 0;
+	cow_timing_put();
+}
+
+/* Only the faulting page is copied, and faults are timed. */
+static void count_alone(struct kunit *test)
+{
+	static_branch_disable(&cow_precopy_key);
+	cow_timing_get();
+	sysctl_cow_stats = 1;
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, stop_counting, NULL), 0);
+}
+
+static void copied(struct kunit *test)
+{
+	const struct fault_counts more = { .copied = 1, .faults = 1 };
+	struct fault_counts before;
+
+	cowt_share_pages(test, ALL_PAGES);
+	count_alone(test);
+	before = read_fault_counts();
+	cowt_write_fault(test, FAULT);
+	expect_more(test, &before, &more);
+}
+
+/* The counters of vmstat need nothing to be switched on. */
+static void copied_uncounted(struct kunit *test)
+{
+	const struct fault_counts more = { .copied = 1 };
+	struct fault_counts before;
+
+	cowt_share_pages(test, ALL_PAGES);
+	static_branch_disable(&cow_precopy_key);
+	before = read_fault_counts();
+	cowt_write_fault(test, FAULT);
+	expect_more(test, &before, &more);
+}
+
+static void reused(struct kunit *test)
+{
+	const struct fault_counts more = { .reused = 1, .stat_reused = 1 };
+	struct fixture *f = test->priv;
+	struct fault_counts before;
+
+	cowt_share_pages(test, ALL_PAGES);
+	cowt_unmap_page_of(test, f->child.mm, FAULT);
+	count_alone(test);
+	before = read_fault_counts();
+	cowt_write_fault(test, FAULT);
+	expect_more(test, &before, &more);
+}
+
+static void zero_page(struct kunit *test)
+{
+	const struct fault_counts more = {};
+	struct fault_counts before;
+
+	cowt_fault(test, FAULT, FAULT_FLAG_USER);
+	count_alone(test);
+	before = read_fault_counts();
+	cowt_write_fault(test, FAULT);
+	expect_more(test, &before, &more);
+}
+
+static void unshared(struct kunit *test)
+{
+	const struct fault_counts more = { .unshared = 1 };
+	struct fault_counts before;
+
+	cowt_share_pages(test, ALL_PAGES);
+	count_alone(test);
+	before = read_fault_counts();
+	cowt_fault(test, FAULT, FAULT_FLAG_UNSHARE);
+	expect_more(test, &before, &more);
+}
+
+struct loser {
+	struct mmu_notifier notifier;
+	struct kunit *test;
+};
+
+static pte_t toggle_young(pte_t pte)
+{
+	return pte_young(pte) ? pte_mkold(pte) : pte_mkyoung(pte);
+}
+
+/* The copy is made, the page table is not locked yet: now the PTE changes. */
+static int lose(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+	struct loser *l = container_of(notifier, struct loser, notifier);
+
+	cowt_change_pte(l->test, FAULT, toggle_young);
+	return 0;
+}
+
+static const struct mmu_notifier_ops loser_ops = {
+	.invalidate_range_start = lose,
+};
+
+/* The page that was copied for nothing is counted, and the next try copies. */
+static void lost(struct kunit *test)
+{
+	const struct fault_counts more = { .lost = 1, .stat_lost = 1 };
+	const struct fault_counts copy = { .copied = 1, .faults = 1 };
+	struct loser *l = kunit_kzalloc(test, sizeof(*l), GFP_KERNEL);
+	struct fault_counts before;
+	struct page *page;
+
+	KUNIT_ASSERT_NOT_NULL(test, l);
+	l->notifier.ops = &loser_ops;
+	l->test = test;
+	cowt_share_pages(test, ALL_PAGES);
+	page = cowt_read_page(test, current->mm, FAULT);
+	count_alone(test);
+	before = read_fault_counts();
+
+	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&l->notifier, current->mm), 0);
+	cowt_write_fault(test, FAULT);
+	mmu_notifier_unregister(&l->notifier, current->mm);
+	KUNIT_EXPECT_PTR_EQ(test, cowt_read_page(test, current->mm, FAULT), page);
+	expect_more(test, &before, &more);
+
+	before = read_fault_counts();
+	cowt_write_fault(test, FAULT);
+	KUNIT_EXPECT_PTR_NE(test, cowt_read_page(test, current->mm, FAULT), page);
+	expect_more(test, &before, &copy);
+}
+
+/* With pages ahead: one fault that copied, and the others by name. */
+static void copied_ahead(struct kunit *test)
+{
+	const struct fault_counts more = { .copied = 1 };
+	struct fault_counts before;
+	unsigned long ahead;
+
+	cowt_set_window(5);
+	cowt_share_pages(test, ALL_PAGES);
+	before = read_fault_counts();
+	ahead = cowt_read_event(PGCOW_AHEAD);
+	cowt_write_fault(test, FAULT);
+	expect_more(test, &before, &more);
+	if (IS_ENABLED(CONFIG_VM_EVENT_COUNTERS))
+		KUNIT_EXPECT_EQ(test, cowt_read_event(PGCOW_AHEAD) - ahead, 5);
+}
+
+static struct kunit_case cow_fault_cases[] = {
+	KUNIT_CASE(copied),
+	KUNIT_CASE(copied_uncounted),
+	KUNIT_CASE(copied_ahead),
+	KUNIT_CASE(reused),
+	KUNIT_CASE(zero_page),
+	KUNIT_CASE(unshared),
+	KUNIT_CASE(lost),
+	{}
+};
+
+static struct kunit_suite cow_fault_suite = {
+	.name = "cow_fault",
+	.init = cowt_init,
+	.exit = cowt_exit,
+	.suite_exit = cowt_suite_exit,
+	.test_cases = cow_fault_cases,
+};
+
+kunit_test_suite(cow_fault_suite);
+
+MODULE_DESCRIPTION("Tests of how copy-on-write faults are counted");
+MODULE_LICENSE("GPL");
