@@ -1,8 +1,12 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# bench cost: the cost of the series in instructions per fault, with its sysctls off
-# and on, and (--objects) the difference in code with its options off.
+# bench cost: the cost of the series in instructions per fault, with its options off
+# and on and with its sysctls off and on, and (--objects) the difference in code with
+# its options off.
+#
+# What has no option is the counters in vmstat and memory.stat, and the trace event.
+# The rest must cost next to nothing over a kernel that has only these.
 
 # Faults that copy, and faults on pages that are no longer shared
 COST_CASE=(--workload 'seq,child-gone' --size 16M --json)
@@ -23,12 +27,16 @@ measure_cost()
 	prepare_bench
 	cost_boot stats0
 	cost_boot stats1 --stats
+	OPTIONS_OFF=1
+	need_kernel "$ARCH"
+	cost_boot off
+	OPTIONS_OFF=
 	UNPATCHED=1
 	prepare_sources
 	need_kernel "$ARCH"
 	cost_boot plain
 	python3 "$ROOT/scripts/bench/cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
-		"$LOGS"/{plain,stats0,stats1}.json || status=$?
+		"$LOGS"/{plain,off,stats0,stats1}.json || status=$?
 	[ "$status" -le 1 ] || leave "$E_USAGE"
 }
 
@@ -41,7 +49,7 @@ cost_boot()
 	shift
 	begin_job
 	section off "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config off "$@"
-	if [ -z "$UNPATCHED" ]; then
+	if [ -z "$UNPATCHED$OPTIONS_OFF" ]; then
 		section ahead "/$BENCH_PROGRAM" "${COST_CASE[@]}" --config fixed-1,fixed-15 "$@"
 		sections+=(ahead.out)
 	fi
@@ -59,22 +67,37 @@ changed_sources()
 	kgit -C "$K_TREE" diff --name-only --diff-filter=M base prepared -- '*.c' ':!tools'
 }
 
-# compare_objects: with the options off, is the code that of the kernel without the series?
+# counters_commit: the last patch before the first option of the series
+counters_commit()
+{
+	local commit
+	while read -r commit; do
+		kgit -C "$K_TREE" diff "$commit~" "$commit" -- '*Kconfig' | grep -q '^+config COW_' || continue
+		kgit -C "$K_TREE" rev-parse "$commit~"
+		return
+	done < <(kgit -C "$K_TREE" rev-list --reverse base..prepared -- mm/Kconfig)
+	die "the series adds no option"
+}
+
+# compare_objects: with the options off, is the code that of the kernel that has only
+# the patches before the first option?
 compare_objects()
 {
-	local sources objects
+	local sources objects counters
 	BENCH=1
 	ARCH=x86_64
+	OPTIONS_OFF=1
 	prepare_tree
 	prepare_unpatched
+	counters=$(counters_commit)
 	mapfile -t sources < <(changed_sources)
 	[ ${#sources[@]} -gt 0 ] || die "the series changes no existing file"
-	UNPATCHED=1
-	build_objects "$K_DIR/unpatched" without "${sources[@]/%.c/.o}"
+	lay_out_tree "the kernel with the counters only" "$K_DIR/counters/tree" "$counters"
+	build_objects "$K_DIR/counters" "with only the counters of" "${sources[@]/%.c/.o}"
 	objects=$OUT
 	# The same configuration, in which the options of the series are off.
 	build_objects "$K_DIR" with "${sources[@]/%.c/.o}"
-	compare_disassembly "$objects" "$OUT" "${sources[@]/%.c/.o}"
+	compare_text "$objects" "$OUT" "${sources[@]/%.c/.o}"
 }
 
 # build_objects BASE WHAT OBJECT...: sets OUT
@@ -93,28 +116,31 @@ build_objects()
 		}
 }
 
-compare_disassembly()
+# compare_text WITHOUT WITH OBJECT...: bytes of code, which may grow by MOST_BYTES in all
+MOST_BYTES=64
+compare_text()
 {
-	local without=$1 with=$2 object
+	local without=$1 with=$2 object before after sum=0
 	shift 2
 	for object; do
-		disassemble "$without/$object" > "$SCRATCH/without.s"
-		disassemble "$with/$object" > "$SCRATCH/with.s"
-		[ -s "$SCRATCH/without.s" ] || die "$object has no code"
-		if diff -u "$SCRATCH/without.s" "$SCRATCH/with.s" > "$SCRATCH/diff"; then
-			printf '%-28s %6d lines, the same\n' "$object" "$(wc -l < "$SCRATCH/with.s")"
-			record pass "$object with the options off"
-		else
-			cp "$SCRATCH/diff" "$LOGS/${object//\//-}.diff"
-			printf '%-28s %6d lines differ\n' "$object" "$(grep -c '^[-+] ' "$SCRATCH/diff")"
-			record fail "$object with the options off" \
-				"its code differs from that without the series: $LOGS/${object//\//-}.diff"
-		fi
+		before=$(text_bytes "$without/$object")
+		after=$(text_bytes "$with/$object")
+		[ "$before" -gt 0 ] && [ "$after" -gt 0 ] || die "$object has no code"
+		sum=$((sum + after - before))
+		printf '%-28s %8d bytes of code, %+d\n' "$object" "$after" $((after - before))
 	done
+	if [ "$sum" -le "$MOST_BYTES" ]; then
+		record pass "code with the options off" "$sum bytes more, allowed $MOST_BYTES"
+	else
+		record fail "code with the options off" "$sum bytes more, allowed $MOST_BYTES"
+	fi
 }
 
-# disassemble OBJECT: without the first lines, which contain the file's name
-disassemble()
+text_bytes()
 {
-	objdump -dr "$1" | sed 1,3d
+	local bytes sum=0
+	while read -r bytes; do
+		sum=$((sum + bytes))
+	done < <(size -A "$1" | sed -n 's/^\.text[^ ]* *\([0-9]*\) .*/\1/p')
+	echo "$sum"
 }

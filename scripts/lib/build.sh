@@ -48,7 +48,7 @@ fragments()
 	echo "$config/$1.config"
 	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
 	[ -z "$BENCH" ] || echo "$config/bench.config"
-	[ -n "$UNPATCHED" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
+	[ -n "$UNPATCHED$OPTIONS_OFF" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }
 
@@ -59,7 +59,7 @@ tree_has_series()
 
 out_name()
 {
-	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}"
+	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}${OPTIONS_OFF:+-off}"
 }
 
 # configure TREE OUT ARCH: writes OUT/.config when what it depends on changed

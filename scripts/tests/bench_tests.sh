@@ -126,27 +126,31 @@ test_bench_compare_garbage()
 	compares 2 'cannot be read'
 }
 
-# costs STATUS OUTPUT: cost.py of plain.json, stats0.json and stats1.json
+# costs STATUS OUTPUT: cost.py of plain.json, off.json, stats0.json and stats1.json
 costs()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	python3 "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
+	python3 "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
 	want_status "$1" && want_output "$2"
 }
 
 test_bench_cost()
 {
 	rows_file plain icount 'seq off 10000 0 0' 'child-gone off 10000 0 0'
-	rows_file stats0 icount 'seq off 10050 0 0' 'child-gone off 10050 0 0'
-	rows_file stats1 icount 'seq off 10540 0 0' 'child-gone off 11105 0 0'
-	costs 0 'PASS .*vm.cow_stats=1 over 0: .* [+]4.88 %' || return
-	rows_file stats0 icount 'seq off 10051 0 0' 'child-gone off 10050 0 0'
-	costs 1 'FAIL a page is copied: vm.cow_stats=0 .*[+]0.51 %, allowed 0.5 %' || return
-	rows_file stats0 icount 'seq off 10050 0 0' 'child-gone off 10000 0 0'
-	costs 1 'FAIL the page is no longer shared: vm.cow_stats=1 .*[+]11.05 %' || return
-	rows_file stats1 icount 'seq off 10560 0 0' 'child-gone off 10540 0 0'
-	costs 1 'FAIL a page is copied: vm.cow_stats=1 .*[+]5.07 %' || return
+	rows_file off icount 'seq off 10150 0 0' 'child-gone off 10000 0 0'
+	rows_file stats0 icount 'seq off 10190 0 0' 'child-gone off 10039 0 0'
+	rows_file stats1 icount 'seq off 10900 0 0' 'child-gone off 10639 0 0'
+	costs 0 'PASS .*vm.cow_stats=1 over 0: .* [+]6.97 %' || return
+	rows_file off icount 'seq off 10151 0 0' 'child-gone off 10000 0 0'
+	costs 1 'FAIL a page is copied: options off .*[+]1.51 %, allowed 1.5 %' || return
+	rows_file off icount 'seq off 10149 0 0' 'child-gone off 10000 0 0'
+	rows_file stats0 icount 'seq off 10191 0 0' 'child-gone off 10039 0 0'
+	costs 1 'FAIL a page is copied: vm.cow_stats=0 .*[+]0.41 %, allowed 0.4 %' || return
+	rows_file stats0 icount 'seq off 10185 0 0' 'child-gone off 10000 0 0'
+	costs 1 'FAIL the page is no longer shared: vm.cow_stats=1 .*[+]6.39 %' || return
+	rows_file stats1 icount 'seq off 10900 0 0' 'child-gone off 10540 0 0'
+	costs 1 'FAIL a page is copied: vm.cow_stats=1 .*[+]7.02 %' || return
 	rows_file stats0 icount 'seq off 10050 0 0'
 	costs 2 'stats0.json: no row child-gone off'
 }
