@@ -510,6 +510,38 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
+/*
+ * /proc/vmstat counts the faults of everybody, without any switch. Others may take
+ * some meanwhile: at least ours.
+ */
+TEST_F_TIMEOUT(cow_abi, vmstat, TEST_TIMEOUT)
+{
+	static const char file[] = "/proc/vmstat";
+	long copied, reused, ahead, reused_ahead;
+	struct cow_stats delta;
+
+	if (!is_root())
+		SKIP(return, COW_NEEDS);
+	copied = cow_file_key(file, "pgcow_copied");
+	reused = cow_file_key(file, "pgcow_reused");
+	ahead = cow_file_key(file, "pgcow_ahead");
+	reused_ahead = cow_file_key(file, "pgcow_reused_ahead");
+	ASSERT_GE(cow_file_key(file, "pgcow_lost"), 0);
+	ASSERT_GE(copied, 0);
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
+	ASSERT_EQ(faults_of(&delta, SHARED), 0);
+	ASSERT_EQ(faults_of(&delta, LEFT), 0);
+	copied = cow_file_key(file, "pgcow_copied") - copied;
+	reused = cow_file_key(file, "pgcow_reused") - reused;
+	ahead = cow_file_key(file, "pgcow_ahead") - ahead;
+	reused_ahead = cow_file_key(file, "pgcow_reused_ahead") - reused_ahead;
+	EXPECT_GE(copied, (long)expected_faults(variant->ahead));
+	EXPECT_GE(ahead, (long)(PAGES - expected_faults(variant->ahead)));
+	EXPECT_GE(reused, (long)expected_reuses(variant->ahead));
+	EXPECT_GE(reused + reused_ahead, (long)PAGES);
+	EXPECT_EQ(ahead > 0, variant->ahead != 0);
+}
+
 /* As root of a user namespace: may open the file, but not write to it */
 static int reset_as_contained_root(struct cow_child *self, void *arg)
 {

@@ -292,6 +292,15 @@ static void with_cgroup(struct __test_metadata *_metadata,
 		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
 		       status > 256 ? "killed" : "failed");
 	}
+	/* The cgroup's own counts are those of its only program, at least. */
+	snprintf(path, sizeof(path), "%s/memory.stat", w->dir);
+	if (cow_file_key(path, "pgcow_copied") >= 0) {
+		EXPECT_LE(w->m.d.v[COW_FAULTS],
+			  cow_file_key(path, "pgcow_copied"));
+		EXPECT_LE(w->m.d.v[COW_SUCCESS],
+			  cow_file_key(path, "pgcow_ahead"));
+		EXPECT_EQ(ahead != 0, cow_file_key(path, "pgcow_ahead") > 0);
+	}
 	/* Each write has been solved, by a fault or ahead of it, */
 	EXPECT_LE(CG_WRITES, w->m.minflt + w->m.d.v[COW_SUCCESS]);
 	EXPECT_TRUE(cow_stats_balanced(&w->m.d));

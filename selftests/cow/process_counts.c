@@ -821,6 +821,74 @@ TEST_F_TIMEOUT(process_counts, kernel_write, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* Memory of one huge page, or NULL if the kernel gives none */
+static char *huge_page(struct cow_undo *undo)
+{
+	size_t len = cow_pmd_size();
+	char *p = cow_map(len, len);
+
+	if (!p)
+		return NULL;
+	if (!madvise(p, len, MADV_HUGEPAGE) &&
+	    cow_tweak(undo, "/sys/kernel/mm/transparent_hugepage/enabled",
+		      "madvise")) {
+		cow_fill(p, len, 1);
+		if (cow_smaps_kb(p, "AnonHugePages") * 1024 == (long)len)
+			return p;
+	}
+	cow_unmap(p, len);
+	return NULL;
+}
+
+/* What one write to p adds to this process' counts */
+static int count_one_write(char *p, struct cow_stats *delta)
+{
+	struct cow_stats before, after;
+	int ret;
+
+	ret = read_own(&before);
+	if (ret)
+		return ret;
+	cow_touch(p, 2);
+	ret = read_own(&after);
+	if (!ret)
+		cow_stats_delta(delta, &before, &after);
+	return ret;
+}
+
+/*
+ * A write to a huge page that is shared splits its mapping, and then copies one
+ * page. One to a huge page that is not shared any more makes all of it writable.
+ */
+TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
+{
+	struct cow_undo undo = {};
+	struct cow_stats delta;
+	struct cow_child child;
+	char *split, *reused;
+
+	if (variant->ahead)
+		SKIP(return, "pages are counted without windows");
+	split = huge_page(&undo);
+	reused = huge_page(&undo);
+	if (!split || !reused) {
+		cow_undo(&undo);
+		SKIP(return, "got no huge pages");
+	}
+	ASSERT_EQ(cow_child_idle(&child), 0);
+	ASSERT_EQ(count_one_write(split, &delta), 0);
+	EXPECT_EQ(delta.v[COW_PMD_SPLIT], 1ULL);
+	EXPECT_EQ(delta.v[COW_PMD_REUSED], 0ULL);
+	EXPECT_EQ(delta.v[COW_FAULTS], 1ULL);
+	EXPECT_EQ(cow_child_end(&child), 0);
+	ASSERT_EQ(count_one_write(reused, &delta), 0);
+	EXPECT_EQ(delta.v[COW_PMD_SPLIT], 0ULL);
+	EXPECT_EQ(delta.v[COW_PMD_REUSED], 1ULL);
+	EXPECT_EQ(delta.v[COW_FAULTS], 0ULL);
+	EXPECT_EQ(delta.v[COW_REUSED], 0ULL);
+	cow_undo(&undo);
+}
+
 /*
  * /proc/<pid>/task/<tid>/cow_stats
  */
