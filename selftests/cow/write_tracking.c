@@ -519,8 +519,8 @@ static const char *protect_pages(char *p, page_set protect, __u64 features)
 	mon.fd[PARENT] = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK |
 				 UFFD_USER_MODE_ONLY);
 	if (mon.fd[PARENT] < 0)
-		return errno == ENOSYS ? "kernel without userfaultfd" :
-					 "userfaultfd is not permitted";
+		return errno == EPERM ? "userfaultfd is not permitted" :
+					"kernel without userfaultfd";
 	if (ioctl(mon.fd[PARENT], UFFDIO_API, &api))
 		return errno == EPERM ? "following a fork needs root" :
 		       "no write protection by userfaultfd on this architecture";
