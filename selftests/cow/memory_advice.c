@@ -147,6 +147,8 @@ TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
 
 	if (madvise(self->p, NR * ps, MADV_FREE))
 		SKIP(return, "MADV_FREE: %s", strerror(errno));
+	/* Now: the mark waits in a batch, too. */
+	ASSERT_EQ(0, cow_drain_lru());
 	ASSERT_EQ(0, cow_child_fork(&c, writes_lazily_freed, self->p));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	write_ours(self->p, by_parent, TAG + 1);
