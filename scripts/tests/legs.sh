@@ -171,11 +171,27 @@ plain_kselftests()
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$arch" --unpatched || status=$?
 	cat "$own" >> "$COW_RESULTS"
+	[ "$arch" = um ] || plain_on_two_nodes "$arch" || status=$?
 	unknown_skips "$arch" < "$own" | while IFS=$'\t' read -r name reason; do
 		echo "$name skipped: $reason"
 		printf 'fail\t%s\tskipped: %s\n' "$name" "$reason" >> "$COW_RESULTS"
 	done
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
+}
+
+# plain_on_two_nodes ARCH: the one test that needs two NUMA nodes must not skip there
+plain_on_two_nodes()
+{
+	local own=$SCRATCH/two-nodes.results status=0
+	: > "$own"
+	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
+		--filter memory_advice:numa_policy --append numa=fake=2 || status=$?
+	sed 's/numa_policy/numa_policy on two nodes/' "$own" >> "$COW_RESULTS"
+	[ "$status" -eq 0 ] || return
+	grep -q "^pass.*[.]plain[.]" "$own" || {
+		echo "numa_policy does not run on two nodes"
+		return 1
+	}
 }
 
 # unknown_skips MACHINE: of the results, the plain tests that skip and are not known to
