@@ -193,6 +193,9 @@ static int writes_unlocked(struct cow_child *self, void *arg)
 		return 1;
 	if (cow_status_kb("VmLck") || cow_smaps_kb(arg, "Locked"))
 		return 2;
+	/* The parent has written to all of its own. */
+	if (cow_check(arg, NR * ps, TAG) != -1)
+		return 5;
 	for (i = 0; i < NR; i++)
 		cow_touch((char *)arg + i * ps, 'c');
 	if (cow_status_kb("VmLck") || cow_smaps_kb(arg, "Locked"))
