@@ -25,7 +25,8 @@ kernel_legs()
 	leg "$k: KUnit on UML" ours kunit --kernel "$K_CHOICE"
 	leg "$k: kselftests on x86_64" ours kselftest --kernel "$K_CHOICE"
 	[ -n "$ALL" ] || return 0
-	leg "$k: kselftests without the series" plain_kselftests
+	leg "$k: kselftests without the series" plain_kselftests x86_64
+	leg "$k: kselftests without the series, UML" plain_kselftests um
 	leg "$k: kselftest targets" selftest_targets
 	if [ -n "$K_PACKAGE" ]; then
 		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
@@ -55,6 +56,7 @@ default_kernel_legs()
 			--kernel "$K_CHOICE"
 		return
 	fi
+	leg "$k: kselftests without the series, arm64" plain_kselftests arm64
 	leg "$k: KUnit on x86_64" ours kunit --kernel "$K_CHOICE" --arch x86_64
 	leg "$k: guests" bash "$ROOT/scripts/tests/harness" --filter 'guest_*'
 	# the newest kernel has the whole gate
@@ -162,17 +164,34 @@ left_over()
 
 # On a kernel without the series the tests of behaviour run, none fails, and none of
 # variant plain skips but those that fixtures/plain-skips names.
+# plain_kselftests ARCH
 plain_kselftests()
 {
-	local own=$SCRATCH/plain.results status=0
+	local arch=$1 own=$SCRATCH/plain.results status=0
 	: > "$own"
-	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --unpatched || status=$?
+	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$arch" --unpatched || status=$?
 	cat "$own" >> "$COW_RESULTS"
-	unknown_skips x86_64 < "$own" | while IFS=$'\t' read -r name reason; do
+	[ "$arch" = um ] || plain_on_two_nodes "$arch" || status=$?
+	unknown_skips "$arch" < "$own" | while IFS=$'\t' read -r name reason; do
 		echo "$name skipped: $reason"
 		printf 'fail\t%s\tskipped: %s\n' "$name" "$reason" >> "$COW_RESULTS"
 	done
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
+}
+
+# plain_on_two_nodes ARCH: the one test that needs two NUMA nodes must not skip there
+plain_on_two_nodes()
+{
+	local own=$SCRATCH/two-nodes.results status=0
+	: > "$own"
+	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
+		--filter memory_advice:numa_policy --append numa=fake=2 || status=$?
+	sed 's/numa_policy/numa_policy on two nodes/' "$own" >> "$COW_RESULTS"
+	[ "$status" -eq 0 ] || return
+	grep -q "^pass.*[.]plain[.]" "$own" || {
+		echo "numa_policy does not run on two nodes"
+		return 1
+	}
 }
 
 # unknown_skips MACHINE: of the results, the plain tests that skip and are not known to

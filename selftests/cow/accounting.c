@@ -2,7 +2,8 @@
 /*
  * Copies are accounted for: a page that a write fault has replaced, or copied and thrown
  * away because another thread came first, is free again; a copy is charged to the memory
- * cgroup of the process that writes, and it replaces a page in RSS. True on any kernel.
+ * cgroup of the process that writes, whose limit it is that counts, and it replaces a
+ * page in RSS. True on any kernel.
  *
  * Everything is measured in cgroups of the test's own, over thousands of faults, so that
  * one page for each fault is far above what per-CPU batches hide, whatever else runs.
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "kselftest_harness.h"
@@ -210,6 +212,7 @@ struct charge {
 	const char *owner, *writer;
 	long owner_before, owner_after, writer_before, writer_after;
 	long rss_before, rss_after;
+	long copied;
 	char *area;
 };
 
@@ -283,6 +286,92 @@ TEST_F_TIMEOUT(accounting, charged_to_the_writer, TEST_TIMEOUT)
 	ASSERT_LE(FAULTS - SLACK, charge->rss_before);
 	EXPECT_GT(SLACK, charge->rss_after - charge->rss_before);
 	EXPECT_GT(SLACK, charge->rss_before - charge->rss_after);
+}
+
+/* Runs into the limit of its cgroup: nothing in there can be reclaimed. */
+static int writes_beyond_limit(struct cow_child *self, void *arg)
+{
+	struct charge *charge = arg;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || enter(charge->writer))
+		return 1;
+	charge->owner_before = charged(charge->owner);
+	for (i = 0; i < FAULTS; i++) {
+		cow_touch(charge->area + i * ps, 'w');
+		charge->copied = i + 1;
+	}
+	return 0;
+}
+
+static int owns_and_outlives(struct cow_child *self, void *arg)
+{
+	struct charge *charge = arg;
+	struct cow_child c;
+
+	(void)self;
+	if (cow_pin_cpu() || enter(charge->owner))
+		return 1;
+	charge->area = cow_map(FAULTS * ps, 0);
+	if (!charge->area)
+		return 2;
+	cow_fill(charge->area, FAULTS * ps, TAG);
+	if (cow_child_fork(&c, writes_beyond_limit, charge))
+		return 3;
+	if (cow_child_wait(&c) != 256 + SIGKILL)
+		return 4;
+	charge->owner_after = charged(charge->owner);
+	/* Now they are all its own, and it may write to them. */
+	if (cow_check(charge->area, FAULTS * ps, TAG) != -1)
+		return 5;
+	write_alone(charge->area);
+	return 0;
+}
+
+static int limit(const char *cgroup, long pages)
+{
+	char path[96];
+
+	/* There is no memory.swap.max without swap. */
+	snprintf(path, sizeof(path), "%s/memory.swap.max", cgroup);
+	if (!access(path, F_OK) && cow_write_file(path, "0"))
+		return -EIO;
+	snprintf(path, sizeof(path), "%s/memory.max", cgroup);
+	return cow_write_long(path, pages * (long)ps);
+}
+
+static long long killed(const char *cgroup)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/memory.events", cgroup);
+	return cow_file_key(path, "oom_kill");
+}
+
+/* A writer beyond its limit is killed; who shares the pages does not notice. */
+TEST_F_TIMEOUT(accounting, killed_at_the_writers_limit, TEST_TIMEOUT)
+{
+	struct charge *charge;
+	struct cow_child c;
+
+	charge = mmap(NULL, sizeof(*charge), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, charge);
+	charge->owner = self->cgroup[0];
+	charge->writer = self->cgroup[1];
+	ASSERT_EQ(0, limit(charge->writer, FAULTS / 2));
+	ASSERT_EQ(0, cow_child_fork(&c, owns_and_outlives, charge));
+	EXPECT_EQ(0, cow_child_wait(&c));
+
+	EXPECT_EQ(0, killed(charge->owner));
+	EXPECT_EQ(1, killed(charge->writer));
+	/* Not before the limit, and not much after it */
+	EXPECT_LT(FAULTS / 2 - SLACK, charge->copied);
+	EXPECT_GT(FAULTS / 2 + SLACK, charge->copied);
+	EXPECT_GT(SLACK, charge->owner_after - charge->owner_before);
+	EXPECT_GT(SLACK, charge->owner_before - charge->owner_after);
+	EXPECT_GT(SLACK, charged(charge->writer));
 }
 
 TEST_HARNESS_MAIN

@@ -241,6 +241,7 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 
 #define COW_PM_SOFT_DIRTY	((__u64)1 << 55)
 #define COW_PM_EXCLUSIVE	((__u64)1 << 56)
+#define COW_PM_UFFD_WP		((__u64)1 << 57)
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
 #define COW_KPF_SWAPBACKED	((__u64)1 << 14)

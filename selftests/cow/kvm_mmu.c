@@ -227,6 +227,8 @@ static long long filled(const struct vm *vm)
 	return nr;
 }
 
+static int guest_read(struct vm *vm);
+
 FIXTURE_SETUP(kvm_mmu)
 {
 	struct vm *vm = &self->vm;
@@ -288,6 +290,14 @@ FIXTURE_SETUP(kvm_mmu)
 
 	for (page = 0; page < PAGES; page++)
 		fill(vm->area, page, OLD);
+	ASSERT_EQ(guest_read(vm), 0)
+		TH_LOG("exit reason %u", vm->exit_reason);
+	/* PVM does so, for a guest without paging. */
+	if (!filled(vm)) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+		SKIP(return, "this KVM emulates the guest without page tables");
+	}
 	ASSERT_EQ(cow_count(&vm->before), 0);
 }
 

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copy-on-write faults in memory of which the kernel was told something: it may be
+ * dropped (MADV_FREE), must stay (mlock), or has its place (mbind). What was told holds
+ * for the copies, too, for the one process that said it. True on any kernel.
+ */
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		64	/* pages */
+#define TAG		31
+#define MAX_NODES	64
+
+static size_t ps;
+
+FIXTURE(memory_advice)
+{
+	struct cow_settings saved;
+	char *p;
+};
+
+FIXTURE_VARIANT(memory_advice)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(memory_advice, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(memory_advice, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(memory_advice, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(memory_advice)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	/* The per-CPU batches to drain are those of this CPU. */
+	ASSERT_EQ(0, cow_pin_cpu());
+	self->p = cow_map(NR * ps, NR * ps);
+	ASSERT_NE(NULL, self->p);
+	cow_fill(self->p, NR * ps, TAG);
+}
+
+FIXTURE_TEARDOWN_PARENT(memory_advice)
+{
+	cow_restore(&self->saved);
+}
+
+/*
+ * MADV_FREE: a page that is written to afterwards stays. Any other one has what it had
+ * before, or zeroes.
+ */
+
+static bool page_is_zero(const char *page)
+{
+	size_t i;
+
+	for (i = 0; i < ps; i++)
+		if (page[i])
+			return false;
+	return true;
+}
+
+/* One that was dropped reads as zeroes, but for the byte written since then. */
+static bool old_or_dropped(char *page, bool written)
+{
+	const size_t word = sizeof(__u64);
+	size_t i;
+
+	if (written && cow_peek(page) != 'w')
+		return false;
+	if (!written)
+		return cow_check(page, ps, TAG) == -1 || page_is_zero(page);
+	if (cow_check(page + word, ps - word, TAG) == -1)
+		return true;
+	for (i = 1; i < ps; i++)
+		if (page[i])
+			return false;
+	return true;
+}
+
+/* Pages are written to one by one, and whole: which one, to whom, says its number. */
+static bool by_parent(int i)
+{
+	return i % 4 == 0;
+}
+
+static bool by_child(int i)
+{
+	return i % 4 == 1;
+}
+
+/* Write to the first byte of some of our pages, the whole of the ones after them. */
+static void write_ours(char *p, bool (*ours)(int i), __u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR - 2; i++) {
+		if (!ours(i))
+			continue;
+		cow_touch(p + i * ps, 'w');
+		cow_fill(p + (i + 2) * ps, ps, tag);
+	}
+}
+
+/* The first page that is not what it may be, or -1 */
+static int wrong_page(char *p, bool (*ours)(int i), __u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		bool whole = i >= 2 && ours(i - 2);
+
+		if (whole ? cow_check(p + i * ps, ps, tag) != -1 :
+			    !old_or_dropped(p + i * ps, ours(i) && i < NR - 2))
+			return i;
+	}
+	return -1;
+}
+
+static int writes_lazily_freed(struct cow_child *self, void *arg)
+{
+	int wrong;
+
+	write_ours(arg, by_child, TAG + 2);
+	madvise(arg, NR * ps, MADV_PAGEOUT);
+	wrong = wrong_page(arg, by_child, TAG + 2);
+	if (wrong != -1)
+		return 1 + wrong;
+	/* The parent writes, and asks for its pages to be reclaimed. */
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 101;
+	madvise(arg, NR * ps, MADV_PAGEOUT);
+	wrong = wrong_page(arg, by_child, TAG + 2);
+	return wrong == -1 ? 0 : 1 + wrong;
+}
+
+TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int status, i;
+
+	if (madvise(self->p, NR * ps, MADV_FREE))
+		SKIP(return, "MADV_FREE: %s", strerror(errno));
+	/* Now: the mark waits in a batch, too. */
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, cow_child_fork(&c, writes_lazily_freed, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	write_ours(self->p, by_parent, TAG + 1);
+	if (cow_pfn_visible()) {
+		/* A copy is as good as any page: it must not be dropped. */
+		for (i = 0; i < NR - 2; i++)
+			if (by_parent(i))
+				EXPECT_NE(0, cow_page_flags(self->p + i * ps) &
+					     COW_KPF_SWAPBACKED)
+					TH_LOG("page %d", i);
+	}
+	madvise(self->p, NR * ps, MADV_PAGEOUT);
+	EXPECT_EQ(-1, wrong_page(self->p, by_parent, TAG + 1));
+	status = cow_child_end(&c);
+	EXPECT_EQ(0, status) {
+		if (status > 0 && status <= NR)
+			TH_LOG("the child's page %d", status - 1);
+	}
+	EXPECT_EQ(-1, wrong_page(self->p, by_parent, TAG + 1));
+}
+
+/*
+ * mlock()
+ */
+
+/* How many of the pages has the kernel marked as locked? */
+static int locked_pages(const char *p)
+{
+	int i, locked = 0;
+
+	for (i = 0; i < NR; i++)
+		locked += !!(cow_page_flags(p + i * ps) & COW_KPF_MLOCKED);
+	return locked;
+}
+
+/* Locked memory is not inherited, and neither is the mark. */
+static int writes_unlocked(struct cow_child *self, void *arg)
+{
+	int i;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	if (cow_status_kb("VmLck") || cow_smaps_kb(arg, "Locked"))
+		return 2;
+	/* The parent has written to all of its own. */
+	if (cow_check(arg, NR * ps, TAG) != -1)
+		return 5;
+	for (i = 0; i < NR; i++)
+		cow_touch((char *)arg + i * ps, 'c');
+	if (cow_status_kb("VmLck") || cow_smaps_kb(arg, "Locked"))
+		return 3;
+	return locked_pages(arg) ? 4 : 0;
+}
+
+TEST_F_TIMEOUT(memory_advice, locked, TEST_TIMEOUT)
+{
+	long kb = NR * ps / 1024, before, i;
+	struct cow_child c;
+
+	before = cow_status_kb("VmLck");
+	ASSERT_LE(0, before);
+	if (mlock(self->p, NR * ps))
+		SKIP(return, "mlock: %s", strerror(errno));
+	ASSERT_EQ(0, cow_child_fork(&c, writes_unlocked, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'w');
+	EXPECT_EQ(before + kb, cow_status_kb("VmLck"));
+	/* Each page is ours alone now: no less than all of it counts. */
+	EXPECT_EQ(kb, cow_smaps_kb(self->p, "Locked"));
+	EXPECT_EQ(kb, cow_smaps_kb(self->p, "Rss"));
+	if (cow_pfn_visible()) {
+		cow_drain_lru();
+		EXPECT_EQ(NR, locked_pages(self->p));
+	}
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(self->p + i * ps));
+	ASSERT_EQ(0, munlock(self->p, NR * ps));
+	EXPECT_EQ(before, cow_status_kb("VmLck"));
+	if (cow_pfn_visible())
+		EXPECT_EQ(0, locked_pages(self->p));
+}
+
+/*
+ * Where copies lie: of two nodes with memory. The policies are this process' own.
+ */
+
+/* The first two nodes of which we get a page; how many there are, at most 2 */
+static int find_nodes(int *node)
+{
+	unsigned long mask;
+	int i, status, nr = 0;
+	void *p;
+
+	for (i = 0; i < MAX_NODES && nr < 2; i++) {
+		mask = 1UL << i;
+		p = cow_map(ps, 0);
+		if (!p)
+			return nr;
+		/* The last bit of the mask is not looked at. */
+		if (!syscall(__NR_mbind, p, ps, MPOL_BIND, &mask,
+			     MAX_NODES + 1, 0)) {
+			cow_touch(p, 1);
+			if (!syscall(__NR_move_pages, 0, 1UL, &p, NULL, &status,
+				     0) && status == i)
+				node[nr++] = i;
+		}
+		cow_unmap(p, ps);
+	}
+	return nr;
+}
+
+/* How many of the pages lie there? -1: that cannot be seen */
+static int pages_on(char *p, int node)
+{
+	int i, status[NR], nr = 0;
+	void *page[NR];
+
+	for (i = 0; i < NR; i++)
+		page[i] = p + i * ps;
+	if (syscall(__NR_move_pages, 0, (unsigned long)NR, page, NULL, status,
+		    0))
+		return -1;
+	for (i = 0; i < NR; i++)
+		nr += status[i] == node;
+	return nr;
+}
+
+static int bind_memory(char *p, int node, unsigned int flags)
+{
+	unsigned long mask = 1UL << node;
+
+	return syscall(__NR_mbind, p, NR * ps, MPOL_BIND, &mask, MAX_NODES + 1,
+		       flags) ? -errno : 0;
+}
+
+struct placed {
+	char *p;
+	int node;
+};
+
+/* By the policy of the process, not of the mapping */
+static int writes_by_task_policy(struct cow_child *self, void *arg)
+{
+	struct placed *placed = arg;
+	unsigned long mask = 1UL << placed->node;
+	int i;
+
+	(void)self;
+	if (syscall(__NR_set_mempolicy, MPOL_BIND, &mask, MAX_NODES + 1) ||
+	    syscall(__NR_mbind, placed->p, NR * ps, MPOL_DEFAULT, NULL, 0, 0))
+		return 101;
+	for (i = 0; i < NR; i++)
+		cow_touch(placed->p + i * ps, 'c');
+	return NR - pages_on(placed->p, placed->node);
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)
+{
+	struct placed placed = { .p = self->p };
+	struct cow_child keeper, writer;
+	int i, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	ASSERT_EQ(0, bind_memory(self->p, node[0], MPOL_MF_MOVE));
+	if (pages_on(self->p, node[0]) != NR)
+		SKIP(return, "not enough free memory on node %d", node[0]);
+	ASSERT_EQ(0, cow_child_idle(&keeper));
+	/* The pages stay where they are; copies follow the new policy. */
+	ASSERT_EQ(0, bind_memory(self->p, node[1], 0));
+	ASSERT_EQ(NR, pages_on(self->p, node[0]));
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'w');
+	EXPECT_EQ(NR, pages_on(self->p, node[1]));
+
+	placed.node = node[0];
+	ASSERT_EQ(0, cow_child_fork(&writer, writes_by_task_policy, &placed));
+	EXPECT_EQ(0, cow_child_wait(&writer));
+	EXPECT_EQ(NR, pages_on(self->p, node[1]));
+	EXPECT_EQ(0, cow_child_end(&keeper));
+}
+
+TEST_HARNESS_MAIN

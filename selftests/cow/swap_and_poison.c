@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages that parent and child share, and that are not there any more when one of them
+ * writes: swapped out by reclaim, or poisoned. Each process gets back what it had, and
+ * only what it had; a poisoned page is refused to all, and no other page is.
+ *
+ * True on any kernel. Reclaim is that of a memory cgroup of the test's own, so that
+ * nobody else's memory is swapped out.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		512	/* pages */
+#define TAG		41
+#define ROUNDS		4
+#define POISONED	17	/* this page */
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+
+/* What per-CPU batches of charges may hide */
+#define SLACK		(NR * ROUNDS / 4)
+
+static size_t ps;
+
+FIXTURE(swap_and_poison)
+{
+	struct cow_settings saved;
+	char cgroup[64];
+};
+
+FIXTURE_VARIANT(swap_and_poison)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(swap_and_poison, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(swap_and_poison, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(swap_and_poison, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(swap_and_poison)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+}
+
+FIXTURE_TEARDOWN_PARENT(swap_and_poison)
+{
+	char path[96];
+	int k;
+
+	if (self->cgroup[0]) {
+		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup);
+		cow_write_file(path, "1");
+		for (k = 0; k < 1000 && rmdir(self->cgroup); k++)
+			usleep(1000);
+	}
+	cow_restore(&self->saved);
+}
+
+/* Which pages are written to */
+typedef bool (*page_set)(int i);
+
+static bool every_page(int i)
+{
+	(void)i;
+	return true;
+}
+
+static bool no_page(int i)
+{
+	(void)i;
+	return false;
+}
+
+static bool even(int i)
+{
+	return !(i & 1);
+}
+
+static bool odd(int i)
+{
+	return i & 1;
+}
+
+static void write_pages(char *p, page_set written, __u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (written(i))
+			cow_fill(p + i * ps, ps, tag);
+}
+
+static bool content_is_right(char *p, page_set written, __u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (cow_check(p + i * ps, ps, written(i) ? tag : TAG) != -1)
+			return false;
+	return true;
+}
+
+/*
+ * Swap
+ */
+
+/* NULL, or why there is none */
+static const char *make_cgroup(char *dir, size_t size)
+{
+	char path[64], file[96];
+
+	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
+		return "no cgroup2 in " CGROUP_ROOT;
+	if (!cow_may_change())
+		return "a memory cgroup " COW_NEEDS;
+	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		return "no memory controller in " CGROUP_ROOT ", or not root";
+	snprintf(path, sizeof(path), CGROUP_ROOT "/cow_swap_%d", getpid());
+	if (mkdir(path, 0755))
+		return "cannot make a cgroup";
+	snprintf(dir, size, "%s", path);
+	snprintf(file, sizeof(file), "%s/memory.reclaim", path);
+	if (access(file, F_OK))
+		return "kernel without memory.reclaim";
+	snprintf(file, sizeof(file), "%s/memory.swap.current", path);
+	if (access(file, F_OK))
+		return "swap is not counted in memory cgroups";
+	return NULL;
+}
+
+static int cgroup_write(const char *cgroup, const char *file, const char *text)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
+	return cow_write_file(path, text);
+}
+
+static int swapped(const char *p)
+{
+	int i, nr = 0;
+
+	for (i = 0; i < NR; i++)
+		nr += !!(cow_pagemap(p + i * ps) & COW_PM_SWAP);
+	return nr;
+}
+
+/* Have the cgroup's pages reclaimed until most of ours are in swap. */
+static bool swap_out(const char *cgroup, const char *p)
+{
+	int i;
+
+	for (i = 0; i < 50 && swapped(p) < NR * 3 / 4; i++) {
+		/* From a batch of this CPU nothing is reclaimed. */
+		cow_drain_lru();
+		/* -EAGAIN: not all of that was there */
+		cgroup_write(cgroup, "memory.reclaim", "16M");
+	}
+	return swapped(p) >= NR / 2;
+}
+
+enum result {
+	FINE,
+	NO_CGROUP,
+	NO_MEMORY,
+	NO_CHILD,
+	NOT_SWAPPED,
+	PARENT_IS_WRONG,
+	CHILD_IS_WRONG,
+	STILL_SHARED,
+	STILL_IN_SWAP,
+};
+
+struct work {
+	const char *cgroup;
+	int (*round)(struct work *work);
+	char *p;
+};
+
+/* Writes to its odd pages once the parent has written to its even ones. */
+static int writes_odd(struct cow_child *self, void *arg)
+{
+	struct work *work = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	if (!content_is_right(work->p, no_page, 0))
+		return 2;
+	write_pages(work->p, odd, TAG + 2);
+	if (cow_child_send(self, 3) || cow_child_recv(self) != -EPIPE)
+		return 3;
+	return content_is_right(work->p, odd, TAG + 2) ? 0 : 4;
+}
+
+/* Everything between a fork and the end of the child, with all pages in swap */
+static int round_of_both(struct work *work)
+{
+	struct cow_child c;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_child_fork(&c, writes_odd, work) || cow_child_recv(&c) != 1)
+		return NO_CHILD;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	/* From swap into a write, next to pages that stay there */
+	write_pages(work->p, even, TAG + 1);
+	if (cow_child_send(&c, 2) || cow_child_recv(&c) != 3)
+		return CHILD_IS_WRONG;
+	if (!content_is_right(work->p, even, TAG + 1))
+		return PARENT_IS_WRONG;
+	/* Out again, both ways of each page */
+	swap_out(work->cgroup, work->p);
+	if (cow_child_end(&c))
+		return CHILD_IS_WRONG;
+	return content_is_right(work->p, even, TAG + 1) ? FINE :
+							  PARENT_IS_WRONG;
+}
+
+/* Nobody else has the pages any more: read back, and only then written to */
+static int round_after_child(struct work *work)
+{
+	struct cow_child c;
+	int i;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_child_idle(&c))
+		return NO_CHILD;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	/* Still in the swap cache when the child goes */
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (cow_child_end(&c))
+		return NO_CHILD;
+	write_pages(work->p, odd, TAG + 1);
+	if (!content_is_right(work->p, odd, TAG + 1))
+		return PARENT_IS_WRONG;
+	/* Alone with all of them, wherever they are */
+	write_pages(work->p, every_page, TAG + 1);
+	for (i = 0; i < NR; i++)
+		if (!(cow_pagemap(work->p + i * ps) & COW_PM_EXCLUSIVE))
+			return STILL_SHARED;
+	if (cow_smaps_kb(work->p, "Swap") ||
+	    cow_smaps_kb(work->p, "Rss") != NR * (long)ps / 1024)
+		return STILL_IN_SWAP;
+	return content_is_right(work->p, every_page, TAG + 1) ? FINE :
+								PARENT_IS_WRONG;
+}
+
+static int in_cgroup(struct cow_child *self, void *arg)
+{
+	struct work *work = arg;
+	int i, ret = FINE;
+
+	(void)self;
+	if (cow_pin_cpu() || cgroup_write(work->cgroup, "cgroup.procs", "0"))
+		return NO_CGROUP;
+	for (i = 0; i < ROUNDS && ret == FINE; i++) {
+		work->p = cow_map(NR * ps, 0);
+		if (!work->p)
+			return NO_MEMORY;
+		ret = work->round(work);
+		cow_unmap(work->p, NR * ps);
+	}
+	return ret;
+}
+
+static void with_swap(struct __test_metadata *_metadata, char *cgroup,
+		      size_t size, int (*round)(struct work *work))
+{
+	struct work work = { .cgroup = cgroup, .round = round };
+	const char *reason;
+	struct cow_child c;
+	char path[96];
+	long bytes;
+	int status;
+
+	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
+		SKIP(return, "no swap space");
+	reason = make_cgroup(cgroup, size);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, &work));
+	status = cow_child_wait(&c);
+	if (status == NOT_SWAPPED)
+		SKIP(return, "the pages do not go to swap");
+	EXPECT_EQ(FINE, status);
+	/* The last one to have a page in swap has freed it there. */
+	snprintf(path, sizeof(path), "%s/memory.swap.current", cgroup);
+	ASSERT_EQ(0, cow_read_long(path, &bytes));
+	EXPECT_GT(SLACK, bytes / (long)ps);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self->cgroup, sizeof(self->cgroup), round_of_both);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self->cgroup, sizeof(self->cgroup),
+		  round_after_child);
+}
+
+/*
+ * Poison
+ */
+
+static sigjmp_buf out;
+static int bus_code;
+static char *bus_address;
+
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)context;
+	__atomic_store_n(&bus_code, info->si_code, __ATOMIC_RELAXED);
+	__atomic_store_n(&bus_address, (char *)info->si_addr, __ATOMIC_RELAXED);
+	siglongjmp(out, 1);
+}
+
+/* Is an access to the page refused as that to poisoned memory? */
+static bool access_is_refused(char *page, bool write)
+{
+	if (sigsetjmp(out, 1)) {
+		char *address = __atomic_load_n(&bus_address, __ATOMIC_RELAXED);
+
+		return __atomic_load_n(&bus_code, __ATOMIC_RELAXED) ==
+			       BUS_MCEERR_AR &&
+		       address >= page && address < page + ps;
+	}
+	if (write)
+		cow_touch(page, 'w');
+	else
+		cow_peek(page);
+	return false;
+}
+
+static int catch_bus_errors(void)
+{
+	struct sigaction action = {
+		.sa_sigaction = on_bus_error,
+		.sa_flags = SA_SIGINFO,
+	};
+
+	return sigaction(SIGBUS, &action, NULL) ? -errno : 0;
+}
+
+/* Whoever injects the error gets a SIGBUS for it, too. */
+static int poison(char *page)
+{
+	int ret;
+
+	if (sigsetjmp(out, 1))
+		return 0;
+	ret = madvise(page, ps, MADV_HWPOISON);
+	return ret ? -errno : 0;
+}
+
+static bool all_but_poisoned(int i)
+{
+	return i != POISONED;
+}
+
+static bool others_are_right(char *p, page_set written, __u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (all_but_poisoned(i) &&
+		    cow_check(p + i * ps, ps, written(i) ? tag : TAG) != -1)
+			return false;
+	return true;
+}
+
+/* Sees all of its own pages but that one, and writes to them. */
+static int meets_poison(struct cow_child *self, void *arg)
+{
+	char *p = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	if (!access_is_refused(p + POISONED * ps, false))
+		return 2;
+	if (!others_are_right(p, no_page, 0))
+		return 3;
+	write_pages(p, all_but_poisoned, TAG + 2);
+	if (!access_is_refused(p + POISONED * ps, true))
+		return 4;
+	return others_are_right(p, all_but_poisoned, TAG + 2) ? 0 : 5;
+}
+
+TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *p;
+	int i;
+
+	if (!cow_may_change())
+		SKIP(return, "poisoning a page " COW_NEEDS);
+	p = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, p);
+	/* The guard page cannot be poisoned, and that is the only reason. */
+	errno = 0;
+	madvise(p - ps, ps, MADV_HWPOISON);
+	if (errno != EFAULT)
+		SKIP(return, "no MADV_HWPOISON: %s", strerror(errno));
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, catch_bus_errors());
+	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, poison(p + POISONED * ps));
+	/* Next to it, and everywhere */
+	for (i = 0; i < NR; i++)
+		if (all_but_poisoned(i) && even(i))
+			cow_fill(p + i * ps, ps, TAG + 1);
+	EXPECT_TRUE(access_is_refused(p + POISONED * ps, true));
+	EXPECT_TRUE(others_are_right(p, even, TAG + 1));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	EXPECT_TRUE(others_are_right(p, even, TAG + 1));
+	EXPECT_TRUE(access_is_refused(p + POISONED * ps, false));
+	cow_unmap(p, NR * ps);
+}
+
+TEST_HARNESS_MAIN

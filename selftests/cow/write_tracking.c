@@ -1,0 +1,674 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copy-on-write faults and the two ways to learn which pages were written: the
+ * soft-dirty bit of /proc/<pid>/pagemap, and write protection by userfaultfd.
+ *
+ * A write is reported whether the page is copied, reused or pinned, and by whomever it
+ * is written. A copy of one page reports no other page, and a copy that is not for a
+ * write (a pin for reading unshares a page) neither loses nor invents a report. True on
+ * any kernel.
+ */
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY	1
+#endif
+
+#define NR		64	/* pages */
+#define TAG		23
+#define FIRST_PINNED	10
+#define NR_PINNED	20
+
+static size_t ps;
+
+FIXTURE(write_tracking)
+{
+	struct cow_settings saved;
+	char *p;
+};
+
+FIXTURE_VARIANT(write_tracking)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(write_tracking, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(write_tracking, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(write_tracking, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(write_tracking)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	self->p = cow_map(NR * ps, NR * ps);
+	ASSERT_NE(NULL, self->p);
+	cow_fill(self->p, NR * ps, TAG);
+}
+
+FIXTURE_TEARDOWN_PARENT(write_tracking)
+{
+	cow_restore(&self->saved);
+}
+
+/* Which pages are written to, or protected */
+typedef bool (*page_set)(int i);
+
+static bool no_page(int i)
+{
+	(void)i;
+	return false;
+}
+
+static bool every_page(int i)
+{
+	(void)i;
+	return true;
+}
+
+static bool odd(int i)
+{
+	return i & 1;
+}
+
+/* Runs of three written pages, with a gap of one and of five */
+static bool runs(int i)
+{
+	return i % 12 < 3 || (i % 12 > 3 && i % 12 < 7);
+}
+
+static bool all_but_one_in_eight(int i)
+{
+	return i % 8 != 5;
+}
+
+static bool one_in_eight(int i)
+{
+	return i % 8 == 5;
+}
+
+static void write_pages(char *p, page_set written)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (written(i))
+			cow_touch(p + i * ps, 'w');
+}
+
+/* The first page that is not as cow_fill() and write_pages() left it, or -1 */
+static int wrong_content(char *p, page_set written)
+{
+	const size_t word = sizeof(__u64);
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		char *page = p + i * ps;
+
+		if (written(i) && cow_peek(page) != 'w')
+			return i;
+		if (!written(i) && cow_check(page, word, TAG) != -1)
+			return i;
+		if (cow_check(page + word, ps - word, TAG) != -1)
+			return i;
+	}
+	return -1;
+}
+
+/* The first page whose bit in pagemap is not what the set says, or -1 */
+static int wrong_bit(char *p, __u64 bit, page_set want)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (want(i) != !!(cow_pagemap(p + i * ps) & bit))
+			return i;
+	return -1;
+}
+
+/* Shares the memory until it is told to end; it must not have changed by then. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return wrong_content(arg, no_page) == -1 ? 0 : 2;
+}
+
+static int share(struct cow_child *c, cow_child_fn fn, void *arg)
+{
+	int ret = cow_child_fork(c, fn, arg);
+
+	if (ret)
+		return ret;
+	return cow_child_recv(c) == 1 ? 0 : -EPIPE;
+}
+
+/*
+ * Pin each page for a moment, for reading. A page that is shared is copied for it.
+ */
+static int unshare_by_reading(char *p)
+{
+	char byte[NR];
+	struct iovec local = { .iov_base = byte, .iov_len = 1 };
+	struct iovec remote = { .iov_len = 1 };
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		remote.iov_base = p + i * ps;
+		if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
+			return -errno;
+	}
+	return 0;
+}
+
+/*
+ * Soft-dirty
+ */
+
+#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
+
+static int clear_soft_dirty(char *p)
+{
+	int ret = cow_write_file("/proc/self/clear_refs", "4");
+
+	if (ret)
+		return ret;
+	return wrong_bit(p, COW_PM_SOFT_DIRTY, no_page) == -1 ? 0 : -EIO;
+}
+
+static void expect_soft_dirty(struct __test_metadata *_metadata, char *p,
+			      page_set written)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(written(i),
+			  !!(cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY))
+			TH_LOG("page %d of %d", i, NR);
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_in_parent, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* Cleared first, and then shared: the write-protection is fork's. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_cleared_before_fork, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+static int writes_and_looks(struct cow_child *self, void *arg)
+{
+	int wrong;
+
+	(void)self;
+	if (clear_soft_dirty(arg))
+		return 101;
+	write_pages(arg, runs);
+	wrong = wrong_bit(arg, COW_PM_SOFT_DIRTY, runs);
+	if (wrong != -1)
+		return 1 + wrong;
+	return wrong_content(arg, runs) == -1 ? 0 : 102;
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_in_child, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int status;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, cow_child_fork(&c, writes_and_looks, self->p));
+	status = cow_child_wait(&c);
+	EXPECT_EQ(0, status) {
+		if (status > 0 && status <= NR)
+			TH_LOG("the child's page %d", status - 1);
+	}
+	/* The child's writes are not the parent's. */
+	expect_soft_dirty(_metadata, self->p, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, no_page));
+}
+
+/* Nobody else has the pages any more: they are reused. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_reused, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, cow_child_end(&c));
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+}
+
+/* Written by read(2): the fault is the kernel's. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_by_the_kernel, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int i, fds[2];
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, pipe(fds));
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	for (i = 0; i < NR; i++) {
+		if (!runs(i))
+			continue;
+		ASSERT_EQ(1, write(fds[1], "w", 1));
+		ASSERT_EQ(1, read(fds[0], self->p + i * ps, 1));
+	}
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* A copy for a pin is no write: the bit is what it was. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unshared, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int i, ret;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	write_pages(self->p, odd);
+	ASSERT_EQ(0, cow_child_idle(&c));
+	ret = unshare_by_reading(self->p);
+	if (ret) {
+		cow_child_end(&c);
+		SKIP(return, "process_vm_readv: %s", strerror(-ret));
+	}
+	EXPECT_EQ(-1, wrong_bit(self->p, COW_PM_EXCLUSIVE, every_page));
+	expect_soft_dirty(_metadata, self->p, odd);
+	write_pages(self->p, runs);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(odd(i) || runs(i),
+			  !!(cow_pagemap(self->p + i * ps) & COW_PM_SOFT_DIRTY))
+			TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/*
+ * Pin some of the pages for as long as the returned file is open: fixed buffers of an
+ * io_uring. A negative errno if that is not possible.
+ */
+static int pin_pages(char *p)
+{
+	struct iovec iov = {
+		.iov_base = p + FIRST_PINNED * ps,
+		.iov_len = NR_PINNED * ps,
+	};
+	struct io_uring_params params = {};
+	int fd, err;
+
+	fd = syscall(__NR_io_uring_setup, 1, &params);
+	if (fd < 0)
+		return -errno;
+	if (syscall(__NR_io_uring_register, fd, IORING_REGISTER_BUFFERS, &iov,
+		    1)) {
+		err = errno;
+		close(fd);
+		return -err;
+	}
+	return fd;
+}
+
+static bool pinned(int i)
+{
+	return i >= FIRST_PINNED && i < FIRST_PINNED + NR_PINNED;
+}
+
+/*
+ * Each written page is reported. Whether one that is pinned and was not written is, is
+ * up to the kernel: it does not write-protect those, and leaves their bit alone.
+ */
+static void expect_soft_dirty_with_pins(struct __test_metadata *_metadata,
+					char *p, page_set written)
+{
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		bool bit = cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY;
+
+		if (!written(i) && pinned(i))
+			continue;
+		EXPECT_EQ(written(i), bit)
+			TH_LOG("page %d%s", i, pinned(i) ? ", pinned" : "");
+	}
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_pinned_before_fork, TEST_TIMEOUT)
+{
+	struct cow_child keeper, writer;
+	int fd, status;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	fd = pin_pages(self->p);
+	if (fd < 0)
+		SKIP(return, "pages cannot be pinned by io_uring: %s",
+		     strerror(-fd));
+	/* fork() copies the pinned pages at once. */
+	ASSERT_EQ(0, share(&keeper, keeps, self->p));
+	ASSERT_EQ(0, cow_child_fork(&writer, writes_and_looks, self->p));
+	status = cow_child_wait(&writer);
+	EXPECT_EQ(0, status) {
+		if (status > 0 && status <= NR)
+			TH_LOG("the child's page %d", status - 1);
+	}
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	write_pages(self->p, runs);
+	expect_soft_dirty_with_pins(_metadata, self->p, runs);
+	EXPECT_EQ(0, cow_child_end(&keeper));
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_pinned_after_fork, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int fd;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	fd = pin_pages(self->p);
+	if (fd < 0) {
+		cow_child_end(&c);
+		SKIP(return, "pages cannot be pinned by io_uring: %s",
+		     strerror(-fd));
+	}
+	/* A pin for writing may report its pages, and no other. */
+	expect_soft_dirty_with_pins(_metadata, self->p, no_page);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	write_pages(self->p, runs);
+	expect_soft_dirty_with_pins(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+/*
+ * Write protection by userfaultfd
+ */
+
+/* Who wrote */
+enum { PARENT, CHILD, NR_WRITERS };
+
+struct monitor {
+	int fd[NR_WRITERS];
+	char *p;
+	pthread_t thread;
+	int stop[2];
+	int reported[NR_WRITERS][NR];
+	int unexpected;
+};
+
+static struct monitor mon;
+
+static int set_protection(int fd, void *addr, size_t len, bool protect)
+{
+	struct uffdio_writeprotect wp = {
+		.range = { .start = (unsigned long)addr, .len = len },
+		.mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+	};
+
+	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp) ? -errno : 0;
+}
+
+static void handle_message(int who, const struct uffd_msg *msg)
+{
+	unsigned long page;
+
+	if (msg->event == UFFD_EVENT_FORK && mon.fd[CHILD] < 0) {
+		mon.fd[CHILD] = msg->arg.fork.ufd;
+		return;
+	}
+	page = (msg->arg.pagefault.address - (unsigned long)mon.p) / ps;
+	if (msg->event != UFFD_EVENT_PAGEFAULT || page >= NR ||
+	    !(msg->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP)) {
+		mon.unexpected++;
+		return;
+	}
+	mon.reported[who][page]++;
+	if (set_protection(mon.fd[who], mon.p + page * ps, ps, false))
+		mon.unexpected++;
+}
+
+/* Lets each write through after having noted it, until it is told to stop. */
+static void *monitor(void *arg)
+{
+	struct uffd_msg msg;
+	int who;
+
+	(void)arg;
+	for (;;) {
+		struct pollfd fds[] = {
+			{ .fd = mon.fd[PARENT], .events = POLLIN },
+			{ .fd = mon.fd[CHILD], .events = POLLIN },
+			{ .fd = mon.stop[0], .events = POLLIN },
+		};
+
+		/* The child's exists from the fork's message on: look again. */
+		if (poll(fds, 3, -1) < 0 && errno != EINTR)
+			return NULL;
+		for (who = 0; who < NR_WRITERS; who++)
+			while (mon.fd[who] >= 0 &&
+			       read(mon.fd[who], &msg, sizeof(msg)) ==
+			       sizeof(msg))
+				handle_message(who, &msg);
+		if (fds[2].revents)
+			return NULL;
+	}
+}
+
+/*
+ * Write-protect these pages of p, and note who writes to them. NULL, or why that is not
+ * possible
+ */
+static const char *protect_pages(char *p, page_set protect, __u64 features)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | features,
+	};
+	struct uffdio_register reg = {
+		.range = { .start = (unsigned long)p, .len = NR * ps },
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+	int i;
+
+	mon = (struct monitor){ .fd = { -1, -1 }, .p = p };
+	/* Faults of the kernel are for root only, and not needed here. */
+	mon.fd[PARENT] = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK |
+				 UFFD_USER_MODE_ONLY);
+	if (mon.fd[PARENT] < 0)
+		return errno == EPERM ? "userfaultfd is not permitted" :
+					"kernel without userfaultfd";
+	if (ioctl(mon.fd[PARENT], UFFDIO_API, &api))
+		return errno == EPERM ? "following a fork needs root" :
+		       "no write protection by userfaultfd on this architecture";
+	if (ioctl(mon.fd[PARENT], UFFDIO_REGISTER, &reg))
+		return "cannot register for write protection by userfaultfd";
+	for (i = 0; i < NR; i++)
+		if (protect(i) &&
+		    set_protection(mon.fd[PARENT], p + i * ps, ps, true))
+			return "cannot write-protect a page by userfaultfd";
+	if (pipe2(mon.stop, O_CLOEXEC) ||
+	    pthread_create(&mon.thread, NULL, monitor, NULL))
+		return "cannot start a thread";
+	return NULL;
+}
+
+/* The monitor has ended, and these pages were reported, once each. */
+static void expect_reported(struct __test_metadata *_metadata, page_set parent,
+			    page_set child)
+{
+	int i;
+
+	ASSERT_EQ(1, write(mon.stop[1], "x", 1));
+	ASSERT_EQ(0, pthread_join(mon.thread, NULL));
+	EXPECT_EQ(0, mon.unexpected);
+	for (i = 0; i < NR; i++) {
+		EXPECT_EQ(parent(i), mon.reported[PARENT][i])
+			TH_LOG("page %d, written by the parent", i);
+		EXPECT_EQ(child(i), mon.reported[CHILD][i])
+			TH_LOG("page %d, written by the child", i);
+	}
+	if (mon.fd[CHILD] >= 0)
+		close(mon.fd[CHILD]);
+	close(mon.fd[PARENT]);
+}
+
+static void expect_protected(struct __test_metadata *_metadata, char *p,
+			     page_set want)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(want(i), !!(cow_pagemap(p + i * ps) & COW_PM_UFFD_WP))
+			TH_LOG("page %d", i);
+}
+
+TEST_F_TIMEOUT(write_tracking, uffd_in_parent, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+
+	reason = protect_pages(self->p, odd, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	expect_protected(_metadata, self->p, odd);
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* Copies between protected pages */
+TEST_F_TIMEOUT(write_tracking, uffd_next_to_a_copy, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+
+	reason = protect_pages(self->p, all_but_one_in_eight, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	write_pages(self->p, one_in_eight);
+	expect_protected(_metadata, self->p, all_but_one_in_eight);
+	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
+	/* From now on pages are reused. */
+	EXPECT_EQ(0, cow_child_end(&c));
+	write_pages(self->p, runs);
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, all_but_one_in_eight, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+}
+
+static int writes_all(struct cow_child *self, void *arg)
+{
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	write_pages(arg, every_page);
+	return wrong_content(arg, every_page) == -1 ? 0 : 2;
+}
+
+/* Who does not ask for forks gets no reports of the child's writes. */
+TEST_F_TIMEOUT(write_tracking, uffd_unaware_of_child, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+
+	reason = protect_pages(self->p, odd, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, writes_all, self->p));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(-1, wrong_content(self->p, no_page));
+	expect_protected(_metadata, self->p, odd);
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, no_page);
+}
+
+TEST_F_TIMEOUT(write_tracking, uffd_follows_child, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+
+	reason = protect_pages(self->p, odd, UFFD_FEATURE_EVENT_FORK);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, writes_all, self->p));
+	/* Parent first: what is written by it stays protected in the child. */
+	write_pages(self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, odd);
+}
+
+/* A copy for a pin leaves the page protected. */
+TEST_F_TIMEOUT(write_tracking, uffd_of_unshared, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+	int ret;
+
+	reason = protect_pages(self->p, odd, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ret = unshare_by_reading(self->p);
+	if (ret) {
+		cow_child_end(&c);
+		SKIP(return, "process_vm_readv: %s", strerror(-ret));
+	}
+	EXPECT_EQ(-1, wrong_bit(self->p, COW_PM_EXCLUSIVE, every_page));
+	expect_protected(_metadata, self->p, odd);
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+TEST_HARNESS_MAIN
