@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <getopt.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,21 +67,8 @@ static const struct bench_config configs[] = {
 	{ "memcpy", "copying each page in the program, no fork", BENCH_MEMCPY, 0 },
 };
 
-/* Shared with the process that works; the supervisor puts them back. */
-static struct bench_undo {
-	struct cow_settings saved;
-	struct cow_undo undo;
-} *undo;
-
-struct bench_snapshot bench_snapshot = {
-	.writers = 4,
-	.checkpointers = 4,
-	.batch = 2 << 20,
-};
-
 static struct bench_rep *rep;
 static struct bench_plan *plan;
-static cpu_set_t cpus;
 
 /* Copying a page by the kernel (0: it does not say) and by memcpy() */
 static double kernel_copy_ns, memcpy_ns;
@@ -442,27 +428,6 @@ static bool selected(const struct bench_workload *w)
  * Settings
  */
 
-int bench_cpu(unsigned int i)
-{
-	int cpu, nr = CPU_COUNT(&cpus);
-
-	i %= nr;
-	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &cpus) && !i--)
-			return cpu;
-	return 0;
-}
-
-void bench_unpin(void)
-{
-	sched_setaffinity(0, sizeof(cpus), &cpus);
-}
-
-bool bench_tweak(const char *path, const char *value)
-{
-	return cow_tweak(&undo->undo, path, value);
-}
-
 /* A window that adapts, and its bound: the configuration's, or as it was. */
 static const char *apply_adaptive(const struct bench_config *c)
 {
@@ -508,37 +473,6 @@ static const char *apply(const struct bench_config *c, bool stats)
  * Cases
  */
 
-static int fresh_process(struct cow_child *self, void *arg)
-{
-	struct bench_rep *rep = arg;
-
-	(void)self;
-	rep->ret = bench_rep_run(rep);
-	return 0;
-}
-
-/*
- * Each repetition has a process of its own: how long a fault looks for its VMA
- * depends on all that was mapped and unmapped before.
- */
-static int in_fresh_process(struct bench_rep *rep)
-{
-	struct cow_child c;
-	int ret;
-
-	rep->ret = BENCH_FAIL;
-	ret = cow_child_fork(&c, fresh_process, rep);
-	if (ret)
-		return bench_fail(rep, "fork: %s", strerror(-ret));
-	ret = cow_child_wait(&c);
-	close(c.in);
-	close(c.out);
-	if (ret > 256)
-		return bench_fail(rep, "ended by signal %d (%s)", ret - 256,
-				  strsignal(ret - 256));
-	return rep->ret;
-}
-
 static int run_rep(const struct bench_workload *w,
 		   const struct bench_config *c, enum bench_pass pass)
 {
@@ -552,7 +486,7 @@ static int run_rep(const struct bench_workload *w,
 	reason = apply(c, opt.stats || pass == BENCH_COUNTING);
 	if (reason)
 		return bench_skip(rep, "%s", reason);
-	return in_fresh_process(rep);
+	return bench_run_fresh(rep);
 }
 
 static void note_why(struct bench_result *res)
@@ -573,7 +507,7 @@ static int count(struct bench_result *res)
 		note_why(res);
 		return ret;
 	}
-	res->parallel = CPU_COUNT(&cpus) > 1 &&
+	res->parallel = bench_cpus() > 1 &&
 			(res->workload->writers > 1 || res->workload->parallel);
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
@@ -716,8 +650,7 @@ static int work(void)
 	size_t pages = 0, writes;
 	unsigned int i, k;
 
-	sched_getaffinity(0, sizeof(cpus), &cpus);
-	cow_pin_cpu();
+	bench_pin();
 	bench_init_clock();
 	for (i = 0; i < opt.sizes; i++)
 		if (opt.size[i].bytes / cow_page_size() > pages)
@@ -806,19 +739,14 @@ int main(int argc, char **argv)
 		return 0;
 	parse_options(argc, argv);
 	check_memory();
-	undo = bench_alloc(sizeof(*undo));
 	rep = bench_alloc(sizeof(*rep));
 	plan = bench_alloc(sizeof(*plan));
-	if (!undo || !rep || !plan) {
+	if (!rep || !plan || bench_save_settings()) {
 		fputs("cow_bench: no memory\n", stderr);
 		return EXIT_USAGE;
 	}
-	cow_allow_changes();
-	/* Only to save them; each configuration says itself what it lacks. */
-	cow_setup(&undo->saved, 0, 0);
 	status = supervise();
 	bench_remove_cgroup(rep);
-	cow_undo(&undo->undo);
-	cow_restore(&undo->saved);
+	bench_restore_settings();
 	return status;
 }
