@@ -81,6 +81,18 @@ static double kernel_copy_ns, memcpy_ns;
 		exit(EXIT_USAGE);					\
 	} while (0)
 
+/* status, or 2 if the output could not be written */
+static int written_out(int status)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return status;
+	fprintf(stderr, "cow_bench: cannot write the output: %s\n",
+		strerror(errno));
+	/* Not once more at the end */
+	fclose(stdout);
+	return EXIT_USAGE;
+}
+
 static void print_help(void)
 {
 	puts("Usage: cow_bench [OPTIONS]\n"
@@ -136,16 +148,15 @@ static void print_help(void)
 "                       it itself (its clock included) in a case of its own, seq:off\n"
 "                       of that size; or by 'memcpy', where it does not count\n"
 "  clock_ns             what reading the clock takes\n"
-"  cdf                  pairs: how long, and how many writes took at most that\n"
-"  kernel_copy, kernel_fault\n"
-"                       pairs of per cent and time, of what the kernel timed\n"
-"  kernel_fault_avg     the mean of a whole fault\n"
 "  repeats              timed repetitions\n"
 "  unit                 what 'written' counts and per_page_* is divided by: 'page',\n"
 "                       or 'fork' for fork-exec, a fork, exec and exit\n"
 "  seed                 of what is random\n"
 "  cdf                  with --cdf: arrays of a duration, and how many writes did\n"
 "                       not take longer, with steps of 1 % at least\n"
+"  kernel_copy, kernel_fault, kernel_fault_avg\n"
+"                       with --cdf: pairs of per cent and time, of what the kernel\n"
+"                       timed; the mean of a whole fault\n"
 "Further keys of 'snapshot', of the last repetition; times since the fork began:\n"
 "  writers, checkpointers, batch_kb, fork_ns (the call), reaped_ns (the child),\n"
 "  done_ns (the last writer); alive_pages, alive_ns, alive_faults while the child\n"
@@ -370,11 +381,11 @@ static void parse_options(int argc, char **argv)
 			break;
 		case LIST:
 			list_all();
-			exit(0);
+			exit(written_out(0));
 		case HELP:
 		case 'h':
 			print_help();
-			exit(0);
+			exit(written_out(0));
 		default:
 			fputs("Try 'cow_bench --help'.\n", stderr);
 			exit(EXIT_USAGE);
@@ -591,6 +602,9 @@ static void report(struct bench_result *res, int ret, struct totals *totals)
 		bench_print_json(res, opt.seed, opt.cdf);
 	else
 		bench_print_row(res);
+	/* A full disk: the rows that are left would be lost, too. */
+	if (written_out(0))
+		exit(EXIT_USAGE);
 	if (ret)
 		totals->skipped++;
 	else

@@ -219,7 +219,12 @@ static void counts_from_frames(struct bench_rep *rep)
 	}
 	c->copied = rep->changed;
 	c->reused = rep->faults - rep->changed - rep->fresh;
-	if (c->reused < 0)
+	/*
+	 * Threads that write to the same page take a fault each, and most of these
+	 * solve nothing. No more pages can be reused than were written otherwise.
+	 */
+	if (rep->workload->parallel || c->reused < 0 ||
+	    rep->changed + rep->fresh + c->reused > rep->nr_written)
 		c->reused = BENCH_UNKNOWN;
 }
 
