@@ -49,6 +49,7 @@ static struct {
 	bool quick;
 	bool cdf;
 	bool stats;
+	bool question;
 } opt = {
 	.seed = 1,
 	.mode = "native",
@@ -108,6 +109,10 @@ static void print_help(void)
 "  --writers N, --checkpointers N, --batch SIZE\n"
 "                       of the workload 'snapshot': threads of the program (4)\n"
 "                       and of the child (4), and what it copies at a time (2M)\n"
+"  --question           a user's question about a snapshot, with its own numbers:\n"
+"                       28 writers, 4 checkpointers, batches of 2M, 1G, on one\n"
+"                       node; the copy is a private array, written to before the\n"
+"                       fork. Needs memory of 7 times the size. Answers in words.\n"
 "  --quick              4M, 3 repetitions\n"
 "  --cdf                JSON: with the distribution of single writes, and the\n"
 "                       kernel's of whole faults and of copies\n"
@@ -161,7 +166,9 @@ static void print_help(void)
 "  writers, checkpointers, batch_kb, fork_ns (the call), reaped_ns (the child),\n"
 "  done_ns (the last writer); alive_pages, alive_ns, alive_faults while the child\n"
 "  was alive, and after_* then; timeline: arrays of time, pages written, pages\n"
-"  that the child has saved. One write is a writer's first word in a page.\n"
+"  that the child has saved; unmapped_ns (the child has unmapped all),\n"
+"  unmapped_pages written until then, unmapped_faults and unmapped_system_ns (the\n"
+"  writers' time in the kernel) until then and after. One write is a writer's first word in a page.\n"
 "null is what cannot be known here. Frame numbers need root.\n"
 "\n"
 "Exit status: 0; 1 if a workload failed or memory did not hold what it should;\n"
@@ -307,10 +314,20 @@ static void list_all(void)
 		printf("  %-22s %s\n", configs[i].name, configs[i].what);
 }
 
+/* The numbers of the question; options after it may change them. */
+static void ask_question(void)
+{
+	opt.question = true;
+	bench_snapshot.writers = 28;
+	bench_snapshot.checkpointers = 4;
+	bench_snapshot.batch = 2 << 20;
+	bench_snapshot.whole = true;
+}
+
 static void parse_options(int argc, char **argv)
 {
 	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, WRITERS,
-	       CHECKPOINTERS, BATCH, QUICK, STATS, JSON, CDF, MODE,
+	       CHECKPOINTERS, BATCH, QUESTION, QUICK, STATS, JSON, CDF, MODE,
 	       LIST, HELP };
 	static const struct option options[] = {
 		{ "workload", required_argument, NULL, WORKLOAD },
@@ -321,6 +338,7 @@ static void parse_options(int argc, char **argv)
 		{ "writers", required_argument, NULL, WRITERS },
 		{ "checkpointers", required_argument, NULL, CHECKPOINTERS },
 		{ "batch", required_argument, NULL, BATCH },
+		{ "question", no_argument, NULL, QUESTION },
 		{ "quick", no_argument, NULL, QUICK },
 		{ "stats", no_argument, NULL, STATS },
 		{ "json", no_argument, NULL, JSON },
@@ -364,6 +382,9 @@ static void parse_options(int argc, char **argv)
 		case BATCH:
 			bench_snapshot.batch = parse_batch(optarg);
 			break;
+		case QUESTION:
+			ask_question();
+			break;
 		case QUICK:
 			opt.quick = true;
 			break;
@@ -393,6 +414,17 @@ static void parse_options(int argc, char **argv)
 	}
 	if (optind < argc)
 		usage_error("unexpected argument '%s'", argv[optind]);
+	if (opt.question && opt.globs)
+		usage_error("--question is about the workload 'snapshot': leave out --workload");
+	if (opt.question)
+		add_glob("snapshot");
+	if (opt.question && !opt.sizes)
+		add_size("1G");
+	if (opt.question && !opt.configs) {
+		add_config("off");
+		add_config("adaptive");
+		add_config("populate-write");
+	}
 	if (!opt.sizes) {
 		add_size(opt.quick ? "4M" : "16M");
 		if (!opt.quick)
@@ -418,6 +450,14 @@ static void check_memory(void)
 
 	for (i = 0; i < opt.sizes; i++) {
 		need = opt.size[i].bytes / 16 * 35 + (32 << 20);
+		/*
+		 * The copy, in both processes, and the array's old pages; and the
+		 * time of each writer's first write to a page
+		 */
+		if (opt.question)
+			need += opt.size[i].bytes * 3 +
+				opt.size[i].bytes / cow_page_size() * 8 *
+				bench_snapshot.writers;
 		if (avail >= 0 && need / 1024 > (unsigned long long)avail)
 			usage_error("--size: %zu MB need %llu MB of memory; available are %lld MB",
 				    opt.size[i].bytes >> 20, need >> 20,
@@ -523,6 +563,8 @@ static int count(struct bench_result *res)
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
 	res->counts = rep->counts;
+	res->copied_first = rep->changed_first;
+	res->changed = rep->changed;
 	res->times = rep->times;
 	res->copy_ns = kernel_copy_ns ?: memcpy_ns;
 	res->copy_from = kernel_copy_ns ? "kernel" : "memcpy";
@@ -537,6 +579,7 @@ static int time_it(struct bench_result *res)
 		note_why(res);
 	else
 		res->per_page[res->repeats++] = per_page();
+	res->phases = rep->phases;
 	memcpy(res->extra, rep->extra, sizeof(res->extra));
 	memcpy(res->note, rep->note, sizeof(res->note));
 	return ret;
@@ -655,16 +698,24 @@ static void run_workload(const struct bench_workload *w, size_t bytes,
 			ret[i] = time_writes(&results[i]);
 		report(&results[i], ret[i], totals);
 	}
+	for (i = 0; i < n && opt.question && !opt.json; i++)
+		if (!ret[i])
+			bench_print_answer(&results[i], ret[0] ? NULL : &results[0]);
 }
 
 /* The process that works; returns the exit status. */
 static int work(void)
 {
 	struct totals totals = {};
+	char node[128];
 	size_t pages = 0, writes;
 	unsigned int i, k;
 
 	bench_pin();
+	if (opt.question) {
+		bench_use_node(node, sizeof(node));
+		fprintf(opt.json ? stderr : stdout, "Placement: %s\n", node);
+	}
 	bench_init_clock();
 	for (i = 0; i < opt.sizes; i++)
 		if (opt.size[i].bytes / cow_page_size() > pages)

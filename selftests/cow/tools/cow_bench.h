@@ -101,6 +101,15 @@ struct bench_times {
 	struct cow_hist fault;
 };
 
+/* The phases of 'snapshot': until the child has unmapped all, and after that */
+struct bench_phases {
+	__u64 unmapped_ns;	/* since the fork began; 0: no child */
+	__u64 done_ns;
+	double written;		/* pages, in the first phase */
+	long faults[2];
+	__u64 system_ns[2];	/* of CPU time, all threads of the program */
+};
+
 struct bench_writer {
 	pthread_t thread;
 	struct bench_rep *rep;
@@ -150,6 +159,8 @@ struct bench_rep {
 	__u64 changed;		/* pages with another frame than before */
 	__u64 fresh;		/* pages that were not there before */
 	long long swapped;	/* pages in and out, by the whole system */
+	long long changed_first;	/* of these, in the first phase */
+	struct bench_phases phases;
 	__u64 copy_ns;		/* the kernel's own count: copies, and time */
 	__u64 copies_timed;
 	bool kernel_times;	/* wanted: */
@@ -217,7 +228,13 @@ extern struct bench_snapshot {
 	unsigned int writers;
 	unsigned int checkpointers;
 	size_t batch;		/* bytes */
+	bool whole;		/* a private copy of the whole array, there before the fork */
 } bench_snapshot;
+/*
+ * Have the CPUs and the memory of one node, if there are several: the one that
+ * this runs on. Says in text what was done.
+ */
+void bench_use_node(char *text, size_t len);
 
 /* cow_bench_loop.c */
 
@@ -254,6 +271,8 @@ void bench_count_end(struct bench_rep *rep, bool ahead);
 void bench_look_at_frames(struct bench_rep *rep);
 /* After the last write before another fork: count what was wasted. */
 int bench_close(struct bench_rep *rep);
+/* Pages with another frame than after the fork, or BENCH_UNKNOWN */
+long long bench_changed(const struct bench_rep *rep);
 
 /* cow_bench_rep.c */
 
@@ -329,6 +348,9 @@ struct bench_result {
 	__u64 written;
 	long faults;
 	struct bench_counts counts;
+	long long copied_first;	/* pages, in the first phase of 'snapshot' */
+	long long changed;	/* pages with another frame, in both phases */
+	struct bench_phases phases;
 	struct bench_times times;
 	double copy_ns;		/* 0: unknown */
 	const char *copy_from;
@@ -342,5 +364,8 @@ void bench_print_json(struct bench_result *res, __u64 seed, bool cdf);
 /* NULL: only the heading */
 void bench_print_heading(const struct bench_workload *w, size_t pages);
 void bench_print_row(struct bench_result *res);
+/* What a row of 'snapshot' says about its phases, in words; off: its reference */
+void bench_print_answer(const struct bench_result *res,
+			const struct bench_result *off);
 
 #endif /* __COW_BENCH_H */

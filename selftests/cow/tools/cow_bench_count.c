@@ -42,7 +42,9 @@ void bench_count_reset(struct bench_rep *rep)
 	bench_have_mapped(after, sizeof(*after));
 	bench_have_mapped(delta, sizeof(*delta));
 	rep->changed = 0;
+	rep->changed_first = BENCH_UNKNOWN;
 	rep->fresh = 0;
+	memset(&rep->phases, 0, sizeof(rep->phases));
 	rep->swapped = 0;
 	rep->copy_ns = 0;
 	rep->copies_timed = 0;
@@ -157,6 +159,19 @@ void bench_look_at_frames(struct bench_rep *rep)
 		memset(rep->pfn, 0, rep->plan->pages * sizeof(*rep->pfn));
 }
 
+long long bench_changed(const struct bench_rep *rep)
+{
+	long long changed = 0;
+	size_t i;
+
+	if (!cow_pfn_visible() ||
+	    cow_pfns(rep->base, rep->plan->pages, rep->pfn_now))
+		return BENCH_UNKNOWN;
+	for (i = 0; i < rep->plan->pages; i++)
+		changed += rep->pfn[i] && rep->pfn[i] != rep->pfn_now[i];
+	return changed;
+}
+
 int bench_close(struct bench_rep *rep)
 {
 	size_t i, changed = 0, fresh = 0;
@@ -193,6 +208,7 @@ static void distrust_frames(struct bench_rep *rep)
 	struct bench_counts *c = &rep->counts;
 
 	c->wasted = rep->counted && !c->copied_ahead ? 0 : BENCH_UNKNOWN;
+	rep->changed_first = BENCH_UNKNOWN;
 	if (!rep->counted) {
 		c->copied = BENCH_UNKNOWN;
 		c->copied_ahead = BENCH_UNKNOWN;

@@ -7,6 +7,9 @@
 #endif
 #include <errno.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "cow_bench.h"
@@ -35,6 +38,75 @@ void bench_pin(void)
 int bench_cpus(void)
 {
 	return CPU_COUNT(&cpus);
+}
+
+#define NODE_DIR	"/sys/devices/system/node/"
+#define MAX_NODES	1024
+#define MPOL_BIND	2
+
+/* "0-3,8": the next range; NULL at the end */
+static const char *next_range(const char *list, int *first, int *last)
+{
+	int len = 0;
+
+	if (sscanf(list, "%d%n", first, &len) != 1)
+		return NULL;
+	list += len;
+	*last = *first;
+	if (*list == '-' && sscanf(list, "-%d%n", last, &len) == 1)
+		list += len;
+	return *list == ',' ? list + 1 : list;
+}
+
+/* The CPUs of a node that this process may use; how many */
+static int node_cpus(int node, cpu_set_t *set)
+{
+	char path[64], list[4096];
+	const char *p = list;
+	int first, last;
+
+	CPU_ZERO(set);
+	snprintf(path, sizeof(path), NODE_DIR "node%d/cpulist", node);
+	if (cow_read_file(path, list, sizeof(list)) <= 0)
+		return 0;
+	while ((p = next_range(p, &first, &last)))
+		for (; first <= last && first < CPU_SETSIZE; first++)
+			if (CPU_ISSET(first, &cpus))
+				CPU_SET(first, set);
+	return CPU_COUNT(set);
+}
+
+void bench_use_node(char *text, size_t len)
+{
+	unsigned long mask[MAX_NODES / (8 * sizeof(long))] = {};
+	unsigned int cpu = 0, node = 0, bits = 8 * sizeof(long);
+	int first, last, nodes = 0;
+	const char *p;
+	cpu_set_t set;
+	char list[256];
+
+	p = cow_read_file(NODE_DIR "has_memory", list, sizeof(list)) > 0 ? list : NULL;
+	while (p && (p = next_range(p, &first, &last)))
+		nodes += last - first + 1;
+	if (nodes < 2) {
+		snprintf(text, len, "one node: CPUs and memory are where the kernel puts them");
+		return;
+	}
+	if (syscall(SYS_getcpu, &cpu, &node, NULL) || node >= MAX_NODES ||
+	    !node_cpus(node, &set)) {
+		snprintf(text, len, "%d nodes, not bound to one: which CPUs it has is unknown",
+			 nodes);
+		return;
+	}
+	mask[node / bits] = 1UL << node % bits;
+	if (syscall(SYS_set_mempolicy, MPOL_BIND, mask, MAX_NODES)) {
+		snprintf(text, len, "%d nodes, not bound to one: set_mempolicy: %s",
+			 nodes, strerror(errno));
+		return;
+	}
+	cpus = set;
+	snprintf(text, len, "%d nodes: bound to the %d CPUs and the memory of node %u",
+		 nodes, CPU_COUNT(&set), node);
 }
 
 int bench_cpu(unsigned int i)
