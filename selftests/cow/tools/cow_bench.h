@@ -151,7 +151,7 @@ struct bench_rep {
 	/* results */
 	char why[192];		/* skipped or failed because ... */
 	int ret;		/* of a worker process */
-	char cgroup[64];	/* to be removed at the end */
+	char cgroup[COW_CGROUP_DIR];	/* to be removed at the end */
 	__u64 elapsed;
 	__u64 nr_written;	/* different pages, summed up over all forks */
 	long faults;

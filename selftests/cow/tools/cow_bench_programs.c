@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -572,27 +571,9 @@ int bench_fork_exec(struct bench_rep *rep)
  * A program in a memory cgroup that has just enough, or too little
  */
 
-#define CGROUP_ROOT	"/sys/fs/cgroup"
-
-static int cgroup_write(const struct bench_rep *rep, const char *file,
-			const char *text)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/%s", rep->cgroup, file);
-	return cow_write_file(path, text);
-}
-
 void bench_remove_cgroup(struct bench_rep *rep)
 {
-	int i;
-
-	if (!rep->cgroup[0])
-		return;
-	cgroup_write(rep, "cgroup.kill", "1");
-	for (i = 0; i < 1000 && rmdir(rep->cgroup) && errno == EBUSY; i++)
-		usleep(1000);
-	rep->cgroup[0] = '\0';
+	cow_cgroup_remove(rep->cgroup);
 }
 
 struct memcg_job {
@@ -606,7 +587,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	int ret;
 
 	(void)self;
-	ret = cgroup_write(job->rep, "cgroup.procs", "0");
+	ret = cow_cgroup_enter(job->rep->cgroup);
 	if (ret)
 		job->rep->ret = bench_skip(job->rep, "cannot enter a cgroup: %s",
 					   strerror(-ret));
@@ -618,17 +599,13 @@ static int in_cgroup(struct cow_child *self, void *arg)
 static const char *make_cgroup(struct bench_rep *rep)
 {
 	char dir[sizeof(rep->cgroup)];
+	const char *reason = cow_cgroup_make(dir, "cow_bench");
 
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		return "no cgroup2 in " CGROUP_ROOT;
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return "no memory controller in " CGROUP_ROOT ", or not root";
-	snprintf(dir, sizeof(dir), CGROUP_ROOT "/cow_bench_%d", getpid());
-	if (mkdir(dir, 0755))
-		return "cannot make a cgroup in " CGROUP_ROOT;
+	if (reason)
+		return reason;
 	memcpy(rep->cgroup, dir, sizeof(dir));
 	/* Not one of its processes, but all */
-	cgroup_write(rep, "memory.oom.group", "1");
+	cow_cgroup_write(dir, "memory.oom.group", "1");
 	return NULL;
 }
 
@@ -638,7 +615,6 @@ int bench_memcg_around(struct bench_rep *rep,
 	struct memcg_job job = { .rep = rep, .body = body };
 	const char *reason = make_cgroup(rep);
 	struct cow_child c;
-	char path[128];
 	int ret, status;
 
 	if (reason)
@@ -652,8 +628,7 @@ int bench_memcg_around(struct bench_rep *rep,
 	status = cow_child_wait(&c);
 	close(c.in);
 	close(c.out);
-	snprintf(path, sizeof(path), "%s/memory.events", rep->cgroup);
-	if (cow_file_key(path, "oom_kill") > 0)
+	if (cow_cgroup_event(rep->cgroup, "oom_kill") > 0)
 		ret = bench_skip(rep, "killed for want of memory in the cgroup");
 	else if (status)
 		ret = bench_fail(rep, "the process in the cgroup ended with status %d",
@@ -667,17 +642,16 @@ int bench_memcg_around(struct bench_rep *rep,
 /* The need is what there is when the writing starts, and a copy of each page. */
 static int set_limit(struct bench_rep *rep)
 {
-	char path[128], text[32];
+	char text[32];
 	long now;
 
-	snprintf(path, sizeof(path), "%s/memory.current", rep->cgroup);
-	if (cow_read_long(path, &now))
-		return bench_fail(rep, "cannot read %s", path);
+	if (cow_cgroup_read(rep->cgroup, "memory.current", &now))
+		return bench_fail(rep, "cannot read memory.current");
 	if (bench_forks(rep))
 		now += rep->plan->nr * cow_page_size();
 	snprintf(text, sizeof(text), "%ld",
 		 now / 100 * rep->workload->memcg_percent);
-	if (cgroup_write(rep, "memory.max", text))
+	if (cow_cgroup_write(rep->cgroup, "memory.max", text))
 		return bench_fail(rep, "cannot set memory.max");
 	return BENCH_OK;
 }
@@ -693,7 +667,7 @@ int bench_memcg(struct bench_rep *rep)
 		ret = bench_populate(rep, rep->plan->pages);
 	if (!ret)
 		ret = bench_write(rep, 0, rep->plan->nr);
-	cgroup_write(rep, "memory.max", "max");
+	cow_cgroup_write(rep->cgroup, "memory.max", "max");
 	if (!ret)
 		ret = bench_close(rep);
 	if (!ret)
