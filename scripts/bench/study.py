@@ -26,6 +26,11 @@ STUDY_RUNS = {
     ("random", 64): (39.003, 33.291, -36.3, 57),
 }
 STUDY_SINGLE = (6782, 7935)
+# Its second table: what a page copied ahead costs, what a whole fault costs; and the
+# share of hits as printed there, which is not quite what the formula gives
+STUDY_AHEAD = 550
+STUDY_TRAP = 6800
+STUDY_PRINTED = 8.5
 STUDY_TAIL = {"P99": -14, "max": -28}
 # 'adaptive' only if it was measured
 TITLES = {"off": "off", "fixed-1": "1 ahead", "fixed-15": "15 ahead", "adaptive": "adaptive"}
@@ -151,6 +156,42 @@ def installed_table(table):
                 ("", "study", "1 ahead", "15 ahead"), lines)
 
 
+def break_even(page_ahead, fault):
+    """The share of pages copied ahead that must be written for that to pay, or None."""
+    return page_ahead / (fault - page_ahead) if fault > page_ahead else None
+
+
+def cost_of_page_ahead(off, ahead):
+    """What one page copied ahead adds, a fault costing what it costs without any."""
+    faults = per_fault(off) * ahead["faults"]
+    return (ahead["per_page_median"] * ahead["written"] - faults) / ahead["copied_ahead"]
+
+
+def break_even_table(table, unit):
+    even = break_even(STUDY_AHEAD, STUDY_TRAP)
+    hits = "{}%".format(", ".join(str(share) for share in
+                                  sorted({run[3] for run in STUDY_RUNS.values()}, reverse=True)))
+    lines = [("study (ns)", "1 ahead", str(STUDY_AHEAD), str(STUDY_TRAP),
+              f"{100 * even:.1f}% (printed: {STUDY_PRINTED}%)", hits)]
+    for workload, megabytes in STUDY_RUNS:
+        off = need(table, workload, "off", megabytes)
+        for config in configs_of(table)[1:]:
+            row = need(table, workload, config, megabytes)
+            cells = [f"{workload}, {megabytes} MB", TITLES[config]]
+            if not row["copied_ahead"]:
+                lines.append(cells + ["-", f"{per_fault(off):.0f}", "-", "-"])
+                continue
+            page = cost_of_page_ahead(off, row)
+            even = break_even(page, per_fault(off))
+            hits = ("-" if row["wasted"] is None else
+                    f"{100 * (1 - row['wasted'] / row['copied_ahead']):.0f}%")
+            lines.append(cells + [f"{page:.0f}", f"{per_fault(off):.0f}",
+                                  "never" if even is None else f"{100 * even:.1f}%", hits])
+    print_table(f"Break-even: the share of pages copied ahead that must be useful; here: {unit}",
+                ("", "", "a page ahead", "a fault", "break-even", "useful"), lines, left=2)
+    print("  break-even = a page ahead / (a fault - a page ahead)")
+
+
 def single_table(table, unit):
     off, *others = (need(table, "single", config, 16) for config in configs_of(table))
     line = ["here", f"{off['per_page_median']:.0f}"]
@@ -180,6 +221,7 @@ def main():
     split_table(table, unit)
     runs_table(table, unit)
     installed_table(table)
+    break_even_table(table, unit)
     single_table(table, unit)
     return 0
 

@@ -4,6 +4,9 @@
 from rowfile import (BadInput, BUILT_BY, REFERENCE, by_identity, groups, half_spread, identity, name,
                      read_rows, reasons, reference_of, table_lines, whole, write_results)
 
+# Recorded for information: threads on several CPUs, so that the scheduler decides.
+INFORMATION = ("snapshot",)
+
 # How far two measurements may differ, in per cent.
 TOLERANCE = {"icount": 1.0, "wall": 5.0}
 # Instructions relative to 'off', if compiler or kernel release differ.
@@ -28,11 +31,13 @@ def need_same_rows(old, new, where, skipped):
 def read_pair(args):
     """The rows of both files by identity, and the rows skipped in the new one."""
     files = (args.old, args.new)
-    rows = [read_rows(path) for path in files]
+    rows = [[row for row in read_rows(path) if row["workload"] not in INFORMATION]
+            for path in files]
     tables = [by_identity(some) for some in rows]
     for path, table in zip(files, tables):
         if not table:
-            raise BadInput(f"{path}: every row was skipped")
+            raise BadInput(f"{path}: every row was skipped, or is of {', '.join(INFORMATION)}, "
+                           "which is not compared")
     need_same_rows(*tables, files, [reasons(some) for some in rows])
     return tables, [row for row in rows[1] if "skipped" in row]
 
@@ -116,6 +121,9 @@ def compare(args):
     if all(verdict.text in ("reference", "not judged") for verdict in verdicts):
         raise BadInput(f"no row has a row '{REFERENCE}' beside it: nothing can be compared")
     show_verdicts(verdicts, tables)
+    some = {row["workload"] for path in (args.old, args.new) for row in read_rows(path)}
+    for workload in some.intersection(INFORMATION):
+        print(f"not compared, only for information: {workload}")
     for (config, reason), some in groups(skipped, "config", "skipped"):
         print(f"not compared: {len(some)} of '{config}', skipped: {reason}")
     write_results(args.results, [verdict.result() for verdict in verdicts] +

@@ -56,7 +56,13 @@ test_bench_compare()
 	compares 0 'fixed-1.* same$' || return
 	# fewer instructions for more memory
 	rows_file b icount 'seq off 1000 0 0' 'seq fixed-1 700 0 50'
-	compares 1 'fixed-1.* worse \(wasted\)$'
+	compares 1 'fixed-1.* worse \(wasted\)$' || return
+	# for information only, in both files or in one
+	rows_file a icount 'seq off 1000 0 0' 'snapshot off 1000 0 0' 'snapshot adaptive 1000 0 0'
+	rows_file b icount 'seq off 1000 0 0' 'snapshot off 9000 0 0'
+	compares 0 '^0 better, 1 same, 0 worse$' && want_output '^not compared, .*: snapshot$' || return
+	rows_file a icount 'snapshot off 1000 0 0'
+	compares 2 'a\.json: every row was skipped, or is of snapshot'
 }
 
 # Wall clock: the speed of the machine does not count.
@@ -245,6 +251,14 @@ test_bench_study()
 		want_output '^  here  *1000  *800  *-20\.0%  *600  *-40\.0%$' &&
 		want_output '^  seq, 16 MB  *1000  *90  *100  *900  *10%$' &&
 		want_output '^  max  *1082  *16  *16  *16$' || return
+	# a page ahead: (800 * 4096 - 1000 * 2048) / 2048; a fault: 1000
+	want_output '^  study \(ns\)  *1 ahead  *550  *6800  *8\.8% \(printed: 8\.5%\)  *99, 57%$' &&
+		want_output '^  seq, 16 MB  *1 ahead  *600  *1000  *150\.0%  *100%$' || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 1100), (\"fixed-15\", 100)]}
+	for some in rows:
+	    some[\"wasted\"] = some[\"copied_ahead\"] // 4"
+	# (1100 * 4096 - 1000 * 2048) / 2048: dearer than a fault
+	makes 0 '^  seq, 16 MB  *1 ahead  *1200  *1000  *never  *75%$' study.py "$file" || return
 	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600), (\"adaptive\", 500)]}"
 	makes 0 '^  here .* -50\.0%$' study.py "$file" && want_output '15 ahead  adaptive$' || return
 	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800)]}"

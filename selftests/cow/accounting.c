@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -22,7 +21,6 @@
 #define FAULTS		(NR * ROUNDS)
 #define WRITERS		4	/* threads that write to the same pages */
 #define TAG		17
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 
 /* What the kernel's batches of charges may hide, and the memory of a process */
 #define SLACK		(FAULTS / 8)
@@ -32,7 +30,7 @@ static size_t ps;
 FIXTURE(accounting)
 {
 	struct cow_settings saved;
-	char cgroup[2][64];
+	char cgroup[2][COW_CGROUP_DIR];
 };
 
 FIXTURE_VARIANT(accounting)
@@ -44,47 +42,19 @@ FIXTURE_VARIANT_ADD(accounting, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(accounting, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(accounting, adaptive) { .ahead = COW_ADAPTIVE };
 
-/* NULL, or why there is none */
-static const char *make_cgroup(char *dir, size_t size, int i)
-{
-	char path[64];
-
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		return "no cgroup2 in " CGROUP_ROOT;
-	if (!cow_may_change())
-		return "a memory cgroup " COW_NEEDS;
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return "no memory controller in " CGROUP_ROOT ", or not root";
-	snprintf(path, sizeof(path), CGROUP_ROOT "/cow_accounting_%d_%d",
-		 getpid(), i);
-	if (mkdir(path, 0755))
-		return "cannot make a cgroup";
-	snprintf(dir, size, "%s", path);
-	return NULL;
-}
-
-static int enter(const char *cgroup)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup);
-	return cow_write_file(path, "0");
-}
-
 /* Pages that are charged to it; negative: an error */
 static long charged(const char *cgroup)
 {
-	char path[96];
 	long bytes;
 	int ret;
 
-	snprintf(path, sizeof(path), "%s/memory.current", cgroup);
-	ret = cow_read_long(path, &bytes);
+	ret = cow_cgroup_read(cgroup, "memory.current", &bytes);
 	return ret ? ret : bytes / (long)ps;
 }
 
 FIXTURE_SETUP(accounting)
 {
+	static const char * const names[] = { "cow_owner", "cow_writer" };
 	const char *reason;
 	int i;
 
@@ -93,7 +63,7 @@ FIXTURE_SETUP(accounting)
 	if (reason)
 		SKIP(return, "%s", reason);
 	for (i = 0; i < 2 && !reason; i++)
-		reason = make_cgroup(self->cgroup[i], sizeof(self->cgroup[i]), i);
+		reason = cow_cgroup_make(self->cgroup[i], names[i]);
 	if (reason) {
 		cow_restore(&self->saved);
 		SKIP(return, "%s", reason);
@@ -102,17 +72,10 @@ FIXTURE_SETUP(accounting)
 
 FIXTURE_TEARDOWN_PARENT(accounting)
 {
-	char path[96];
-	int i, k;
+	int i;
 
-	for (i = 0; i < 2; i++) {
-		if (!self->cgroup[i][0])
-			continue;
-		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup[i]);
-		cow_write_file(path, "1");
-		for (k = 0; k < 1000 && rmdir(self->cgroup[i]); k++)
-			usleep(1000);
-	}
+	for (i = 0; i < 2; i++)
+		cow_cgroup_remove(self->cgroup[i]);
 	cow_restore(&self->saved);
 }
 
@@ -165,7 +128,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	int i;
 
 	(void)self;
-	if (enter(work->cgroup))
+	if (cow_cgroup_enter(work->cgroup))
 		return 1;
 	for (i = 0; i < ROUNDS; i++) {
 		area = cow_map(NR * ps, 0);
@@ -230,7 +193,7 @@ static int writes_elsewhere(struct cow_child *self, void *arg)
 	int i;
 
 	(void)self;
-	if (enter(charge->writer))
+	if (cow_cgroup_enter(charge->writer))
 		return 1;
 	charge->owner_before = charged(charge->owner);
 	charge->writer_before = charged(charge->writer);
@@ -250,7 +213,7 @@ static int owns(struct cow_child *self, void *arg)
 
 	(void)self;
 	/* One CPU's batches: they are the larger, the more CPUs there are. */
-	if (cow_pin_cpu() || enter(charge->owner))
+	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
 		return 1;
 	charge->area = cow_map(FAULTS * ps, 0);
 	if (!charge->area)
@@ -295,7 +258,7 @@ static int writes_beyond_limit(struct cow_child *self, void *arg)
 	int i;
 
 	(void)self;
-	if (cow_pin_cpu() || enter(charge->writer))
+	if (cow_pin_cpu() || cow_cgroup_enter(charge->writer))
 		return 1;
 	charge->owner_before = charged(charge->owner);
 	for (i = 0; i < FAULTS; i++) {
@@ -311,7 +274,7 @@ static int owns_and_outlives(struct cow_child *self, void *arg)
 	struct cow_child c;
 
 	(void)self;
-	if (cow_pin_cpu() || enter(charge->owner))
+	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
 		return 1;
 	charge->area = cow_map(FAULTS * ps, 0);
 	if (!charge->area)
@@ -331,22 +294,15 @@ static int owns_and_outlives(struct cow_child *self, void *arg)
 
 static int limit(const char *cgroup, long pages)
 {
-	char path[96];
+	char text[32];
+	int ret;
 
 	/* There is no memory.swap.max without swap. */
-	snprintf(path, sizeof(path), "%s/memory.swap.max", cgroup);
-	if (!access(path, F_OK) && cow_write_file(path, "0"))
-		return -EIO;
-	snprintf(path, sizeof(path), "%s/memory.max", cgroup);
-	return cow_write_long(path, pages * (long)ps);
-}
-
-static long long killed(const char *cgroup)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/memory.events", cgroup);
-	return cow_file_key(path, "oom_kill");
+	ret = cow_cgroup_write(cgroup, "memory.swap.max", "0");
+	if (ret && ret != -ENOENT)
+		return ret;
+	snprintf(text, sizeof(text), "%ld", pages * (long)ps);
+	return cow_cgroup_write(cgroup, "memory.max", text);
 }
 
 /* A writer beyond its limit is killed; who shares the pages does not notice. */
@@ -364,8 +320,8 @@ TEST_F_TIMEOUT(accounting, killed_at_the_writers_limit, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_child_fork(&c, owns_and_outlives, charge));
 	EXPECT_EQ(0, cow_child_wait(&c));
 
-	EXPECT_EQ(0, killed(charge->owner));
-	EXPECT_EQ(1, killed(charge->writer));
+	EXPECT_EQ(0, cow_cgroup_event(charge->owner, "oom_kill"));
+	EXPECT_EQ(1, cow_cgroup_event(charge->writer, "oom_kill"));
 	/* Not before the limit, and not much after it */
 	EXPECT_LT(FAULTS / 2 - SLACK, charge->copied);
 	EXPECT_GT(FAULTS / 2 + SLACK, charge->copied);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -907,4 +908,74 @@ int cow_child_end(struct cow_child *c)
 	ret = cow_child_wait(c);
 	close(c->in);
 	return ret;
+}
+
+/*
+ * Memory cgroups
+ */
+
+const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name)
+{
+	int len;
+
+	dir[0] = '\0';
+	if (access(COW_CGROUP_ROOT "/cgroup.controllers", F_OK))
+		return "no cgroup2 in " COW_CGROUP_ROOT;
+	if (!cow_may_change())
+		return "a memory cgroup " COW_NEEDS;
+	if (cow_write_file(COW_CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		return "no memory controller in " COW_CGROUP_ROOT ", or not root";
+	len = snprintf(dir, COW_CGROUP_DIR, COW_CGROUP_ROOT "/%s_%d", name,
+		       getpid());
+	if (len >= COW_CGROUP_DIR || mkdir(dir, 0755)) {
+		dir[0] = '\0';
+		return "cannot make a cgroup in " COW_CGROUP_ROOT;
+	}
+	return NULL;
+}
+
+static void cgroup_path(char *path, const char *dir, const char *file)
+{
+	snprintf(path, COW_CGROUP_PATH, "%s/%s", dir, file);
+}
+
+int cow_cgroup_write(const char *dir, const char *file, const char *text)
+{
+	char path[COW_CGROUP_PATH];
+
+	cgroup_path(path, dir, file);
+	return cow_write_file(path, text);
+}
+
+int cow_cgroup_read(const char *dir, const char *file, long *val)
+{
+	char path[COW_CGROUP_PATH];
+
+	cgroup_path(path, dir, file);
+	return cow_read_long(path, val);
+}
+
+long long cow_cgroup_event(const char *dir, const char *key)
+{
+	char path[COW_CGROUP_PATH];
+
+	cgroup_path(path, dir, "memory.events");
+	return cow_file_key(path, key);
+}
+
+int cow_cgroup_enter(const char *dir)
+{
+	return cow_cgroup_write(dir, "cgroup.procs", "0");
+}
+
+void cow_cgroup_remove(char *dir)
+{
+	int i;
+
+	if (!dir[0])
+		return;
+	cow_cgroup_write(dir, "cgroup.kill", "1");
+	for (i = 0; i < 1000 && rmdir(dir) && errno == EBUSY; i++)
+		usleep(1000);
+	dir[0] = '\0';
 }

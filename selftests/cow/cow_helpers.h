@@ -262,6 +262,30 @@ long cow_smaps_kb(const void *addr, const char *key);
 long cow_status_kb(const char *key);
 /* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
 long long cow_file_key(const char *path, const char *key);
+/*
+ * Memory cgroups
+ */
+
+#define COW_CGROUP_ROOT	"/sys/fs/cgroup"
+/* Enough for a directory, and for a file in it */
+#define COW_CGROUP_DIR	64
+#define COW_CGROUP_PATH	(COW_CGROUP_DIR + 32)
+
+/*
+ * Make one called NAME_PID, with the memory controller. NULL, and its directory
+ * in dir; or the reason why there is none, and dir is empty.
+ */
+const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name);
+/* Both as cow_write_file() and cow_read_long() */
+int cow_cgroup_write(const char *dir, const char *file, const char *text);
+int cow_cgroup_read(const char *dir, const char *file, long *val);
+/* A line of memory.events, or -1 */
+long long cow_cgroup_event(const char *dir, const char *key);
+/* Move this process into it. */
+int cow_cgroup_enter(const char *dir);
+/* Kill what is in it, and remove it; dir is empty then. Nothing if it was. */
+void cow_cgroup_remove(char *dir);
+
 /* The kB of a line of /proc/meminfo, with every CPU's part of the count, or -1 */
 long cow_meminfo_kb(const char *key);
 

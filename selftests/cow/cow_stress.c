@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,7 +47,6 @@
 #define CHILDREN	4	/* of each, at a time, with one thread */
 #define STRIPE		4	/* pages in a row that one thread owns, and a VMA */
 #define MAX_PAGES	1024	/* of a process: two page tables */
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 #define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
 
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
@@ -580,7 +578,7 @@ FIXTURE(cow_stress)
 {
 	struct cow_settings saved;
 	struct cow_undo undo;
-	char cgroup[64];
+	char cgroup[COW_CGROUP_DIR];
 };
 
 /* The kernel as it is, or with all that this series adds */
@@ -606,28 +604,9 @@ FIXTURE_SETUP(cow_stress)
 
 FIXTURE_TEARDOWN_PARENT(cow_stress)
 {
-	char path[128];
-	int i;
-
-	if (self->cgroup[0]) {
-		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup);
-		cow_write_file(path, "1");
-		for (i = 0; i < 1000 && rmdir(self->cgroup); i++)
-			usleep(1000);
-	}
+	cow_cgroup_remove(self->cgroup);
 	cow_undo(&self->undo);
 	cow_restore(&self->saved);
-}
-
-static void make_cgroup(char *dir, size_t size)
-{
-	if (!cow_may_change() ||
-	    access(CGROUP_ROOT "/cgroup.controllers", F_OK) ||
-	    cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return;
-	snprintf(dir, size, CGROUP_ROOT "/cow_stress_%d", getpid());
-	if (mkdir(dir, 0755))
-		dir[0] = '\0';
 }
 
 /*
@@ -636,16 +615,16 @@ static void make_cgroup(char *dir, size_t size)
  */
 static void limit_cgroup(const char *dir, __u64 *rnd)
 {
-	char path[128];
+	char text[32];
 	long now;
 
-	snprintf(path, sizeof(path), "%s/memory.current", dir);
-	if (cow_read_long(path, &now))
+	if (cow_cgroup_read(dir, "memory.current", &now))
 		return;
-	snprintf(path, sizeof(path), "%s/memory.high", dir);
-	cow_write_long(path, now / 2 + cow_rand(rnd) % (now + 1));
+	snprintf(text, sizeof(text), "%ld",
+		 (long)(now / 2 + cow_rand(rnd) % (now + 1)));
+	cow_cgroup_write(dir, "memory.high", text);
 	usleep(3000);
-	cow_write_file(path, "max");
+	cow_cgroup_write(dir, "memory.high", "max");
 }
 
 /* Change something that does not matter to a correct kernel. */
@@ -737,7 +716,6 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 	int i, left, status, waited = 0;
 	pid_t family[FAMILIES];
 	__u64 rnd = seed;
-	char path[128];
 	time_t end;
 
 	ps = cow_page_size();
@@ -754,7 +732,7 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 		TH_LOG("without MADV_FREE, by which this kernel loses pages");
 
 	/* Whatever is there; all of it needs root. */
-	make_cgroup(self->cgroup, sizeof(self->cgroup));
+	cow_cgroup_make(self->cgroup, "cow_stress");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "always");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "madvise");
 	cow_tweak(&self->undo, COW_KSM_DIR "sleep_millisecs", "20");
@@ -769,9 +747,8 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 		ASSERT_LE(0, family[i]);
 		if (family[i])
 			continue;
-		snprintf(path, sizeof(path), "%s/cgroup.procs", self->cgroup);
 		if (self->cgroup[0])
-			cow_write_file(path, "0");
+			cow_cgroup_enter(self->cgroup);
 		_exit(run_family(i));
 	}
 	end = time(NULL) + seconds;
@@ -782,9 +759,8 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 		usleep(5000 + cow_rand(&rnd) % 20000);
 	}
 	WRITE_ONCE(sh->stop, 1);
-	snprintf(path, sizeof(path), "%s/memory.high", self->cgroup);
 	if (self->cgroup[0])
-		cow_write_file(path, "max");
+		cow_cgroup_write(self->cgroup, "memory.high", "max");
 
 	/* A process that has not ended after five minutes hangs. */
 	for (left = FAMILIES; left && waited < 3000; waited++) {

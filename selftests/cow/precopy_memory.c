@@ -5,7 +5,6 @@
  * copied.
  */
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "kselftest_harness.h"
@@ -18,7 +17,7 @@ static size_t ps;
 FIXTURE(precopy_memory)
 {
 	struct cow_settings saved;
-	char cgroup[64];
+	char cgroup[COW_CGROUP_DIR];
 };
 
 FIXTURE_VARIANT(precopy_memory)
@@ -64,15 +63,7 @@ FIXTURE_SETUP(precopy_memory)
 
 FIXTURE_TEARDOWN_PARENT(precopy_memory)
 {
-	char path[128];
-	int i;
-
-	if (self->cgroup[0]) {
-		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup);
-		cow_write_file(path, "1");
-		for (i = 0; i < 1000 && rmdir(self->cgroup); i++)
-			usleep(1000);
-	}
+	cow_cgroup_remove(self->cgroup);
 	cow_restore(&self->saved);
 }
 
@@ -184,13 +175,12 @@ TEST_F_TIMEOUT(precopy_memory, nothing_leaks, TEST_TIMEOUT)
  * A memory cgroup at its limit
  */
 
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 #define CG_PAGES	1024
 #define CG_WRITES	48
 #define CHARGE_BATCH	64	/* MEMCG_CHARGE_BATCH of the kernel */
 
 struct cgroup_work {
-	char dir[64];
+	char dir[COW_CGROUP_DIR];
 	int ahead;
 	const char *limit;	/* memory.max or memory.high */
 	long extra;		/* pages that may be charged from now on */
@@ -199,25 +189,17 @@ struct cgroup_work {
 	int err;
 };
 
-static int cgroup_write(const char *dir, const char *file, const char *text)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/%s", dir, file);
-	return cow_write_file(path, text);
-}
-
 /* Runs in the cgroup: a sparse writer that fits in, copies ahead do not. */
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	struct cgroup_work *w = arg;
 	int order[CG_WRITES], i;
-	char path[128], text[32];
+	char text[32];
 	struct cow_child c;
 	long now;
 	char *p;
 
-	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	w->err = cow_cgroup_enter(w->dir);
 	if (w->err)
 		return 1;
 	p = cow_map(CG_PAGES * ps, 0);
@@ -231,17 +213,16 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	/* Everything but the writes has been done once before the limit. */
 	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
 		return 4;
-	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
-	w->err = cow_read_long(path, &now);
+	w->err = cow_cgroup_read(w->dir, "memory.current", &now);
 	if (w->err)
 		return 5;
 	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
-	w->err = cgroup_write(w->dir, w->limit, text);
+	w->err = cow_cgroup_write(w->dir, w->limit, text);
 	if (w->err)
 		return 6;
 	if (cow_measure(&w->m, p, order, CG_WRITES))
 		return 7;
-	cgroup_write(w->dir, w->limit, "max");
+	cow_cgroup_write(w->dir, w->limit, "max");
 	for (i = 0; i < CG_PAGES - 1; i++) {
 		bool written = i % (CG_PAGES / CG_WRITES) == 0 &&
 			       i / (CG_PAGES / CG_WRITES) < CG_WRITES;
@@ -260,21 +241,17 @@ static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 				      char *cgroup)
 {
 	struct cgroup_work *w;
+	const char *reason;
 
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		SKIP(return NULL, "no cgroup2 in " CGROUP_ROOT);
-	if (!cow_may_change() ||
-	    cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		SKIP(return NULL, "no memory controller, or not root");
 	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, w);
-	snprintf(w->dir, sizeof(w->dir), CGROUP_ROOT "/cow_test_%d", getpid());
-	if (mkdir(w->dir, 0755))
-		SKIP(return NULL, "cannot make a cgroup: %s", strerror(errno));
+	reason = cow_cgroup_make(w->dir, "cow_test");
+	if (reason)
+		SKIP(return NULL, "%s", reason);
 	memcpy(cgroup, w->dir, sizeof(w->dir));
 	/* Nothing to reclaim: what does not fit kills. */
-	cgroup_write(w->dir, "memory.swap.max", "0");
+	cow_cgroup_write(w->dir, "memory.swap.max", "0");
 
 	return w;
 }
@@ -283,8 +260,8 @@ static void with_cgroup(struct __test_metadata *_metadata,
 			char *cgroup, int ahead, const char *limit, long extra)
 {
 	struct cgroup_work *w;
+	char path[COW_CGROUP_PATH];
 	struct cow_child c;
-	char path[128];
 	int status;
 
 	w = new_cgroup(_metadata, cgroup);
@@ -295,8 +272,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 	w->extra = extra;
 	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, w));
 	status = cow_child_wait(&c);
-	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
-	EXPECT_EQ(0, cow_file_key(path, "oom_kill")) {
+	EXPECT_EQ(0, cow_cgroup_event(w->dir, "oom_kill")) {
 		TH_LOG("a program that fits was killed for memory");
 	}
 	ASSERT_EQ(0, status) {
@@ -348,13 +324,13 @@ TEST_F_TIMEOUT(precopy_memory, cgroup_at_memory_high, TEST_TIMEOUT)
 static int without_memory(struct cow_child *self, void *arg)
 {
 	struct cgroup_work *w = arg;
-	char path[128], text[32];
+	char text[32];
 	struct cow_child c;
 	long now;
 	char *p;
 	int i;
 
-	w->err = cgroup_write(w->dir, "cgroup.procs", "0");
+	w->err = cow_cgroup_enter(w->dir);
 	if (w->err)
 		return 1;
 	p = cow_map(CG_PAGES * ps, 0);
@@ -364,12 +340,11 @@ static int without_memory(struct cow_child *self, void *arg)
 	w->err = cow_write_file("/proc/self/oom_score_adj", "-1000");
 	if (w->err || cow_child_idle(&c))
 		return 3;
-	snprintf(path, sizeof(path), "%s/memory.current", w->dir);
-	w->err = cow_read_long(path, &now);
+	w->err = cow_cgroup_read(w->dir, "memory.current", &now);
 	if (w->err)
 		return 4;
 	snprintf(text, sizeof(text), "%ld", now + w->extra * (long)ps);
-	w->err = cgroup_write(w->dir, "memory.max", text);
+	w->err = cow_cgroup_write(w->dir, "memory.max", text);
 	if (w->err)
 		return 5;
 	for (i = 0; i < CG_PAGES; i++)
@@ -385,7 +360,6 @@ TEST_F_TIMEOUT(precopy_memory, fault_fails_for_want_of_memory, TEST_TIMEOUT)
 	struct cgroup_work *w;
 	struct cow_child c;
 	siginfo_t info = {};
-	char path[128];
 	int status;
 
 	w = new_cgroup(_metadata, self->cgroup);
@@ -393,20 +367,19 @@ TEST_F_TIMEOUT(precopy_memory, fault_fails_for_want_of_memory, TEST_TIMEOUT)
 		return;
 	w->extra = CG_WRITES;
 	ASSERT_EQ(0, cow_child_fork(&c, without_memory, w));
-	snprintf(path, sizeof(path), "%s/memory.events", w->dir);
 	/* It cannot end before it has met the limit. */
-	while (cow_file_key(path, "oom") == 0 &&
+	while (cow_cgroup_event(w->dir, "oom") == 0 &&
 	       !waitid(P_PID, c.pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
 	       !info.si_pid)
 		usleep(1000);
-	EXPECT_LE(1, cow_file_key(path, "oom"));
-	cgroup_write(w->dir, "memory.max", "max");
+	EXPECT_LE(1, cow_cgroup_event(w->dir, "oom"));
+	cow_cgroup_write(w->dir, "memory.max", "max");
 	status = cow_child_wait(&c);
 	EXPECT_EQ(0, status) {
 		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
 		       status > 256 ? "killed" : "failed");
 	}
-	EXPECT_EQ(0, cow_file_key(path, "oom_kill"));
+	EXPECT_EQ(0, cow_cgroup_event(w->dir, "oom_kill"));
 }
 
 TEST_HARNESS_MAIN

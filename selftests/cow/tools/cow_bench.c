@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <getopt.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +49,7 @@ static struct {
 	bool quick;
 	bool cdf;
 	bool stats;
+	bool question;
 } opt = {
 	.seed = 1,
 	.mode = "native",
@@ -68,21 +68,8 @@ static const struct bench_config configs[] = {
 	{ "memcpy", "copying each page in the program, no fork", BENCH_MEMCPY, 0 },
 };
 
-/* Shared with the process that works; the supervisor puts them back. */
-static struct bench_undo {
-	struct cow_settings saved;
-	struct cow_undo undo;
-} *undo;
-
-struct bench_snapshot bench_snapshot = {
-	.writers = 4,
-	.checkpointers = 4,
-	.batch = 2 << 20,
-};
-
 static struct bench_rep *rep;
 static struct bench_plan *plan;
-static cpu_set_t cpus;
 
 /* Copying a page by the kernel (0: it does not say) and by memcpy() */
 static double kernel_copy_ns, memcpy_ns;
@@ -94,6 +81,18 @@ static double kernel_copy_ns, memcpy_ns;
 		fputs("\nTry 'cow_bench --help'.\n", stderr);		\
 		exit(EXIT_USAGE);					\
 	} while (0)
+
+/* status, or 2 if the output could not be written */
+static int written_out(int status)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return status;
+	fprintf(stderr, "cow_bench: cannot write the output: %s\n",
+		strerror(errno));
+	/* Not once more at the end */
+	fclose(stdout);
+	return EXIT_USAGE;
+}
 
 static void print_help(void)
 {
@@ -110,6 +109,10 @@ static void print_help(void)
 "  --writers N, --checkpointers N, --batch SIZE\n"
 "                       of the workload 'snapshot': threads of the program (4)\n"
 "                       and of the child (4), and what it copies at a time (2M)\n"
+"  --question           a user's question about a snapshot, with its own numbers:\n"
+"                       28 writers, 4 checkpointers, batches of 2M, 1G, on one\n"
+"                       node; the copy is a private array, written to before the\n"
+"                       fork. Needs memory of 7 times the size. Answers in words.\n"
 "  --quick              4M, 3 repetitions\n"
 "  --cdf                JSON: with the distribution of single writes, and the\n"
 "                       kernel's of whole faults and of copies\n"
@@ -150,21 +153,22 @@ static void print_help(void)
 "                       it itself (its clock included) in a case of its own, seq:off\n"
 "                       of that size; or by 'memcpy', where it does not count\n"
 "  clock_ns             what reading the clock takes\n"
-"  cdf                  pairs: how long, and how many writes took at most that\n"
-"  kernel_copy, kernel_fault\n"
-"                       pairs of per cent and time, of what the kernel timed\n"
-"  kernel_fault_avg     the mean of a whole fault\n"
 "  repeats              timed repetitions\n"
 "  unit                 what 'written' counts and per_page_* is divided by: 'page',\n"
 "                       or 'fork' for fork-exec, a fork, exec and exit\n"
 "  seed                 of what is random\n"
 "  cdf                  with --cdf: arrays of a duration, and how many writes did\n"
 "                       not take longer, with steps of 1 % at least\n"
+"  kernel_copy, kernel_fault, kernel_fault_avg\n"
+"                       with --cdf: pairs of per cent and time, of what the kernel\n"
+"                       timed; the mean of a whole fault\n"
 "Further keys of 'snapshot', of the last repetition; times since the fork began:\n"
 "  writers, checkpointers, batch_kb, fork_ns (the call), reaped_ns (the child),\n"
 "  done_ns (the last writer); alive_pages, alive_ns, alive_faults while the child\n"
 "  was alive, and after_* then; timeline: arrays of time, pages written, pages\n"
-"  that the child has saved. One write is a writer's first word in a page.\n"
+"  that the child has saved; unmapped_ns (the child has unmapped all),\n"
+"  unmapped_pages written until then, unmapped_faults and unmapped_system_ns (the\n"
+"  writers' time in the kernel) until then and after. One write is a writer's first word in a page.\n"
 "null is what cannot be known here. Frame numbers need root.\n"
 "\n"
 "Exit status: 0; 1 if a workload failed or memory did not hold what it should;\n"
@@ -310,10 +314,20 @@ static void list_all(void)
 		printf("  %-22s %s\n", configs[i].name, configs[i].what);
 }
 
+/* The numbers of the question; options after it may change them. */
+static void ask_question(void)
+{
+	opt.question = true;
+	bench_snapshot.writers = 28;
+	bench_snapshot.checkpointers = 4;
+	bench_snapshot.batch = 2 << 20;
+	bench_snapshot.whole = true;
+}
+
 static void parse_options(int argc, char **argv)
 {
 	enum { WORKLOAD = 256, CONFIG, SIZE, REPEAT, SEED, WRITERS,
-	       CHECKPOINTERS, BATCH, QUICK, STATS, JSON, CDF, MODE,
+	       CHECKPOINTERS, BATCH, QUESTION, QUICK, STATS, JSON, CDF, MODE,
 	       LIST, HELP };
 	static const struct option options[] = {
 		{ "workload", required_argument, NULL, WORKLOAD },
@@ -324,6 +338,7 @@ static void parse_options(int argc, char **argv)
 		{ "writers", required_argument, NULL, WRITERS },
 		{ "checkpointers", required_argument, NULL, CHECKPOINTERS },
 		{ "batch", required_argument, NULL, BATCH },
+		{ "question", no_argument, NULL, QUESTION },
 		{ "quick", no_argument, NULL, QUICK },
 		{ "stats", no_argument, NULL, STATS },
 		{ "json", no_argument, NULL, JSON },
@@ -367,6 +382,9 @@ static void parse_options(int argc, char **argv)
 		case BATCH:
 			bench_snapshot.batch = parse_batch(optarg);
 			break;
+		case QUESTION:
+			ask_question();
+			break;
 		case QUICK:
 			opt.quick = true;
 			break;
@@ -384,11 +402,11 @@ static void parse_options(int argc, char **argv)
 			break;
 		case LIST:
 			list_all();
-			exit(0);
+			exit(written_out(0));
 		case HELP:
 		case 'h':
 			print_help();
-			exit(0);
+			exit(written_out(0));
 		default:
 			fputs("Try 'cow_bench --help'.\n", stderr);
 			exit(EXIT_USAGE);
@@ -396,6 +414,17 @@ static void parse_options(int argc, char **argv)
 	}
 	if (optind < argc)
 		usage_error("unexpected argument '%s'", argv[optind]);
+	if (opt.question && opt.globs)
+		usage_error("--question is about the workload 'snapshot': leave out --workload");
+	if (opt.question)
+		add_glob("snapshot");
+	if (opt.question && !opt.sizes)
+		add_size("1G");
+	if (opt.question && !opt.configs) {
+		add_config("off");
+		add_config("adaptive");
+		add_config("populate-write");
+	}
 	if (!opt.sizes) {
 		add_size(opt.quick ? "4M" : "16M");
 		if (!opt.quick)
@@ -421,6 +450,14 @@ static void check_memory(void)
 
 	for (i = 0; i < opt.sizes; i++) {
 		need = opt.size[i].bytes / 16 * 35 + (32 << 20);
+		/*
+		 * The copy, in both processes, and the array's old pages; and the
+		 * time of each writer's first write to a page
+		 */
+		if (opt.question)
+			need += opt.size[i].bytes * 3 +
+				opt.size[i].bytes / cow_page_size() * 8 *
+				bench_snapshot.writers;
 		if (avail >= 0 && need / 1024 > (unsigned long long)avail)
 			usage_error("--size: %zu MB need %llu MB of memory; available are %lld MB",
 				    opt.size[i].bytes >> 20, need >> 20,
@@ -441,27 +478,6 @@ static bool selected(const struct bench_workload *w)
 /*
  * Settings
  */
-
-int bench_cpu(unsigned int i)
-{
-	int cpu, nr = CPU_COUNT(&cpus);
-
-	i %= nr;
-	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &cpus) && !i--)
-			return cpu;
-	return 0;
-}
-
-void bench_unpin(void)
-{
-	sched_setaffinity(0, sizeof(cpus), &cpus);
-}
-
-bool bench_tweak(const char *path, const char *value)
-{
-	return cow_tweak(&undo->undo, path, value);
-}
 
 /* A window that adapts, and its bound: the configuration's, or as it was. */
 static const char *apply_adaptive(const struct bench_config *c)
@@ -508,37 +524,6 @@ static const char *apply(const struct bench_config *c, bool stats)
  * Cases
  */
 
-static int fresh_process(struct cow_child *self, void *arg)
-{
-	struct bench_rep *rep = arg;
-
-	(void)self;
-	rep->ret = bench_rep_run(rep);
-	return 0;
-}
-
-/*
- * Each repetition has a process of its own: how long a fault looks for its VMA
- * depends on all that was mapped and unmapped before.
- */
-static int in_fresh_process(struct bench_rep *rep)
-{
-	struct cow_child c;
-	int ret;
-
-	rep->ret = BENCH_FAIL;
-	ret = cow_child_fork(&c, fresh_process, rep);
-	if (ret)
-		return bench_fail(rep, "fork: %s", strerror(-ret));
-	ret = cow_child_wait(&c);
-	close(c.in);
-	close(c.out);
-	if (ret > 256)
-		return bench_fail(rep, "ended by signal %d (%s)", ret - 256,
-				  strsignal(ret - 256));
-	return rep->ret;
-}
-
 static int run_rep(const struct bench_workload *w,
 		   const struct bench_config *c, enum bench_pass pass)
 {
@@ -552,7 +537,7 @@ static int run_rep(const struct bench_workload *w,
 	reason = apply(c, opt.stats || pass == BENCH_COUNTING);
 	if (reason)
 		return bench_skip(rep, "%s", reason);
-	return in_fresh_process(rep);
+	return bench_run_fresh(rep);
 }
 
 static void note_why(struct bench_result *res)
@@ -573,11 +558,13 @@ static int count(struct bench_result *res)
 		note_why(res);
 		return ret;
 	}
-	res->parallel = CPU_COUNT(&cpus) > 1 &&
+	res->parallel = bench_cpus() > 1 &&
 			(res->workload->writers > 1 || res->workload->parallel);
 	res->written = rep->nr_written;
 	res->faults = rep->faults;
 	res->counts = rep->counts;
+	res->copied_first = rep->changed_first;
+	res->changed = rep->changed;
 	res->times = rep->times;
 	res->copy_ns = kernel_copy_ns ?: memcpy_ns;
 	res->copy_from = kernel_copy_ns ? "kernel" : "memcpy";
@@ -592,6 +579,7 @@ static int time_it(struct bench_result *res)
 		note_why(res);
 	else
 		res->per_page[res->repeats++] = per_page();
+	res->phases = rep->phases;
 	memcpy(res->extra, rep->extra, sizeof(res->extra));
 	memcpy(res->note, rep->note, sizeof(res->note));
 	return ret;
@@ -657,6 +645,9 @@ static void report(struct bench_result *res, int ret, struct totals *totals)
 		bench_print_json(res, opt.seed, opt.cdf);
 	else
 		bench_print_row(res);
+	/* A full disk: the rows that are left would be lost, too. */
+	if (written_out(0))
+		exit(EXIT_USAGE);
 	if (ret)
 		totals->skipped++;
 	else
@@ -707,17 +698,24 @@ static void run_workload(const struct bench_workload *w, size_t bytes,
 			ret[i] = time_writes(&results[i]);
 		report(&results[i], ret[i], totals);
 	}
+	for (i = 0; i < n && opt.question && !opt.json; i++)
+		if (!ret[i])
+			bench_print_answer(&results[i], ret[0] ? NULL : &results[0]);
 }
 
 /* The process that works; returns the exit status. */
 static int work(void)
 {
 	struct totals totals = {};
+	char node[128];
 	size_t pages = 0, writes;
 	unsigned int i, k;
 
-	sched_getaffinity(0, sizeof(cpus), &cpus);
-	cow_pin_cpu();
+	bench_pin();
+	if (opt.question) {
+		bench_use_node(node, sizeof(node));
+		fprintf(opt.json ? stderr : stdout, "Placement: %s\n", node);
+	}
 	bench_init_clock();
 	for (i = 0; i < opt.sizes; i++)
 		if (opt.size[i].bytes / cow_page_size() > pages)
@@ -806,19 +804,14 @@ int main(int argc, char **argv)
 		return 0;
 	parse_options(argc, argv);
 	check_memory();
-	undo = bench_alloc(sizeof(*undo));
 	rep = bench_alloc(sizeof(*rep));
 	plan = bench_alloc(sizeof(*plan));
-	if (!undo || !rep || !plan) {
+	if (!rep || !plan || bench_save_settings()) {
 		fputs("cow_bench: no memory\n", stderr);
 		return EXIT_USAGE;
 	}
-	cow_allow_changes();
-	/* Only to save them; each configuration says itself what it lacks. */
-	cow_setup(&undo->saved, 0, 0);
 	status = supervise();
 	bench_remove_cgroup(rep);
-	cow_undo(&undo->undo);
-	cow_restore(&undo->saved);
+	bench_restore_settings();
 	return status;
 }

@@ -2,12 +2,17 @@
 /*
  * What the parts of cow_bench share
  *
- * cow_bench.c            options, the order of things, settings
- * cow_bench_loop.c       the clock, and the loops that are measured
- * cow_bench_rep.c        one repetition: memory, children, writing, counting
+ * A file calls only functions of files below it, the helpers and libc:
+ *
+ * cow_bench.c            plan: options, cases, settings; the supervisor
+ * cow_bench_report.c     report: rows, for people and as JSON
+ * cow_bench_run.c        run: one repetition in a fresh process
  * cow_bench_workloads.c  the workloads, most of them orders of writing
  * cow_bench_programs.c   those that are programs of their own
- * cow_bench_report.c     rows, for people and as JSON
+ * cow_bench_rep.c        memory, children, writing
+ * cow_bench_count.c      count: the kernel's counters, frame numbers
+ * cow_bench_loop.c       the clock, and the loops that are measured
+ * cow_bench_host.c       CPUs, settings, memory that a fork leaves alone
  *
  * A case is a workload with a configuration and a size. It is run several
  * times, with fresh memory each time, in three kinds of pass:
@@ -96,6 +101,15 @@ struct bench_times {
 	struct cow_hist fault;
 };
 
+/* The phases of 'snapshot': until the child has unmapped all, and after that */
+struct bench_phases {
+	__u64 unmapped_ns;	/* since the fork began; 0: no child */
+	__u64 done_ns;
+	double written;		/* pages, in the first phase */
+	long faults[2];
+	__u64 system_ns[2];	/* of CPU time, all threads of the program */
+};
+
 struct bench_writer {
 	pthread_t thread;
 	struct bench_rep *rep;
@@ -137,7 +151,7 @@ struct bench_rep {
 	/* results */
 	char why[192];		/* skipped or failed because ... */
 	int ret;		/* of a worker process */
-	char cgroup[64];	/* to be removed at the end */
+	char cgroup[COW_CGROUP_DIR];	/* to be removed at the end */
 	__u64 elapsed;
 	__u64 nr_written;	/* different pages, summed up over all forks */
 	long faults;
@@ -145,6 +159,8 @@ struct bench_rep {
 	__u64 changed;		/* pages with another frame than before */
 	__u64 fresh;		/* pages that were not there before */
 	long long swapped;	/* pages in and out, by the whole system */
+	long long changed_first;	/* of these, in the first phase */
+	struct bench_phases phases;
 	__u64 copy_ns;		/* the kernel's own count: copies, and time */
 	__u64 copies_timed;
 	bool kernel_times;	/* wanted: */
@@ -188,20 +204,37 @@ enum {
 	BENCH_FAIL,
 };
 
-/* cow_bench.c */
+/* cow_bench_host.c */
 
+/* Note the CPUs of this process, and stay on one of them. */
+void bench_pin(void);
+/* How many CPUs there are for writers */
+int bench_cpus(void);
 /* The CPU for the i-th writer */
 int bench_cpu(unsigned int i);
 /* Threads and children of this process may run on all CPUs. */
 void bench_unpin(void);
-/* As cow_tweak(), undone at the end of the program */
+/* 0 or -ENOMEM; bench_restore_settings() also undoes every bench_tweak(). */
+int bench_save_settings(void);
+void bench_restore_settings(void);
+/* As cow_tweak() */
 bool bench_tweak(const char *path, const char *value);
+/* Zeroed memory that no fork shares, in place; NULL if there is none */
+void *bench_alloc(size_t len);
+/* Have such memory in the page table, which a fork leaves out. */
+void bench_have_mapped(void *addr, size_t len);
 /* Options of the snapshot */
 extern struct bench_snapshot {
 	unsigned int writers;
 	unsigned int checkpointers;
 	size_t batch;		/* bytes */
+	bool whole;		/* a private copy of the whole array, there before the fork */
 } bench_snapshot;
+/*
+ * Have the CPUs and the memory of one node, if there are several: the one that
+ * this runs on. Says in text what was done.
+ */
+void bench_use_node(char *text, size_t len);
 
 /* cow_bench_loop.c */
 
@@ -217,20 +250,34 @@ void bench_await_tick(void);
 void bench_loop(struct bench_writer *w);
 void bench_rehearse(struct bench_writer *w);
 
-/* cow_bench_rep.c */
-
 /* "return bench_fail(rep, "not the %dth", 3);" */
 #define bench_why(rep, ...) \
 	snprintf((rep)->why, sizeof((rep)->why), __VA_ARGS__)
 #define bench_skip(rep, ...)	(bench_why(rep, __VA_ARGS__), BENCH_SKIP)
 #define bench_fail(rep, ...)	(bench_why(rep, __VA_ARGS__), BENCH_FAIL)
 
-/* Zeroed memory that no fork shares, in place; NULL if there is none */
-void *bench_alloc(size_t len);
+/* cow_bench_count.c */
+
+/* 0 or -ENOMEM */
+int bench_count_init(struct bench_rep *rep, size_t pages);
+/* Before a repetition; and after it: what could not be known is unknown. */
+void bench_count_reset(struct bench_rep *rep);
+void bench_count_finish(struct bench_rep *rep);
+bool bench_forks(const struct bench_rep *rep);
+/* Only in a counting pass; ahead: nothing of it is on demand */
+void bench_count_begin(const struct bench_rep *rep);
+void bench_count_end(struct bench_rep *rep, bool ahead);
+/* What the frames are now, after the fork; and nothing is written yet */
+void bench_look_at_frames(struct bench_rep *rep);
+/* After the last write before another fork: count what was wasted. */
+int bench_close(struct bench_rep *rep);
+/* Pages with another frame than after the fork, or BENCH_UNKNOWN */
+long long bench_changed(const struct bench_rep *rep);
+
+/* cow_bench_rep.c */
+
 /* Room for repetitions of up to max pages and writes; 0 or -ENOMEM */
 int bench_rep_init(struct bench_rep *rep, size_t pages, size_t writes);
-/* One repetition: BENCH_OK, ... */
-int bench_rep_run(struct bench_rep *rep);
 
 /* Fork workload->children, asleep. No children for the floors. */
 int bench_share(struct bench_rep *rep);
@@ -238,8 +285,6 @@ int bench_share(struct bench_rep *rep);
 int bench_populate(struct bench_rep *rep, size_t pages);
 /* Write order[first] to order[first + nr - 1], timed or counted. */
 int bench_write(struct bench_rep *rep, size_t first, size_t nr);
-/* After the last write before another fork: count what was wasted. */
-int bench_close(struct bench_rep *rep);
 /* The children look at their memory and end. */
 int bench_unshare(struct bench_rep *rep);
 /* The program looks at its memory. */
@@ -249,17 +294,15 @@ int bench_once(struct bench_rep *rep);
 
 /* For those that do not use bench_write(): */
 
-bool bench_forks(const struct bench_rep *rep);
-/* Only in a counting pass; ahead: nothing of it is on demand */
-void bench_count_begin(const struct bench_rep *rep);
-void bench_count_end(struct bench_rep *rep, bool ahead);
-/* What the frames are now, after the fork; and nothing is written yet */
-void bench_look_at_frames(struct bench_rep *rep);
 /* A page was written in this fork. */
 void bench_wrote(struct bench_rep *rep, size_t page);
 /* Map the region, with folios of the size asked for; write to it; unmap it. */
 int bench_map(struct bench_rep *rep, void (*fill)(struct bench_rep *rep));
 void bench_unmap(struct bench_rep *rep);
+/* The first write to the region: what bench_look() expects */
+void bench_fill(struct bench_rep *rep);
+/* The children end, without looking at their memory. */
+int bench_end_children(struct bench_rep *rep);
 /* What a child is asked to do: look if its memory is what it was at the fork. */
 #define BENCH_LOOK	1
 /* The first of these pages that is not what this process should see, or -1 */
@@ -286,6 +329,11 @@ void bench_remove_cgroup(struct bench_rep *rep);
 /* The argument with which the program ends at once */
 #define BENCH_NOTHING	"--nothing"
 
+/* cow_bench_run.c */
+
+/* One repetition in a process of its own: BENCH_OK, ... */
+int bench_run_fresh(struct bench_rep *rep);
+
 /* cow_bench_report.c */
 
 struct bench_result {
@@ -300,6 +348,9 @@ struct bench_result {
 	__u64 written;
 	long faults;
 	struct bench_counts counts;
+	long long copied_first;	/* pages, in the first phase of 'snapshot' */
+	long long changed;	/* pages with another frame, in both phases */
+	struct bench_phases phases;
 	struct bench_times times;
 	double copy_ns;		/* 0: unknown */
 	const char *copy_from;
@@ -313,5 +364,8 @@ void bench_print_json(struct bench_result *res, __u64 seed, bool cdf);
 /* NULL: only the heading */
 void bench_print_heading(const struct bench_workload *w, size_t pages);
 void bench_print_row(struct bench_result *res);
+/* What a row of 'snapshot' says about its phases, in words; off: its reference */
+void bench_print_answer(const struct bench_result *res,
+			const struct bench_result *off);
 
 #endif /* __COW_BENCH_H */

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +35,12 @@ struct snapshot_writer {
 	__u64 *latency;
 };
 
+/* Of the program's threads but the main one, which looks at it */
+struct usage {
+	long faults;
+	__u64 system_ns;
+};
+
 /* Shared with the child */
 static struct snapshot {
 	struct bench_rep *rep;
@@ -50,9 +55,10 @@ static struct snapshot {
 	struct snapshot_writer writer[BENCH_MAX_WRITERS];
 	/* nanoseconds since the fork began */
 	__u64 forked;
+	__u64 unmapped_ns;
 	__u64 reaped;
 	__u64 done;
-	long faults_alive;
+	struct usage start, unmapped, reaped_usage, end;
 } *snap;
 
 static __u64 old_word(size_t i)
@@ -73,7 +79,8 @@ static void fill_words(struct bench_rep *rep)
 static void *checkpointer(void *arg)
 {
 	size_t words = snap->batch_words, first, i, k;
-	__u64 *copy = arg, *from;
+	char *copies = arg;
+	__u64 *copy, *from;
 
 	for (;;) {
 		k = __atomic_fetch_add(&snap->next, 1, __ATOMIC_RELAXED);
@@ -83,6 +90,9 @@ static void *checkpointer(void *arg)
 		if (words > snap->words - first)
 			words = snap->words - first;
 		from = (__u64 *)snap->rep->base + first;
+		copy = (__u64 *)copies;
+		if (bench_snapshot.whole)
+			copy += first;
 		memcpy(copy, from, words * sizeof(*copy));
 		munmap(from, words * sizeof(*from));
 		snap->saved[k] = bench_now();
@@ -104,10 +114,14 @@ static int checkpoint(struct cow_child *self, void *arg)
 		return 1;
 	for (t = 0; t < nr; t++)
 		if (pthread_create(&thread[t], NULL, checkpointer,
+				   bench_snapshot.whole ? copies :
 				   copies + t * bench_snapshot.batch))
 			return 1;
 	for (t = 0; t < nr; t++)
 		pthread_join(thread[t], NULL);
+	/* All is saved and unmapped; the exit takes its time, too. */
+	if (cow_child_send(self, 1))
+		return 1;
 	return snap->wrong ? 2 : 0;
 }
 
@@ -199,19 +213,33 @@ static void describe(struct bench_rep *rep, __u64 begin)
 	__u64 end = snap->done > snap->reaped ? snap->done : snap->reaped;
 	__u64 alive = snap->reaped < snap->done ? snap->reaped : snap->done;
 	double before = written_by(begin + alive);
+	struct bench_phases *ph = &rep->phases;
 	unsigned int i;
 	int n;
 
+	ph->unmapped_ns = snap->unmapped_ns;
+	ph->done_ns = snap->done;
+	ph->written = written_by(begin + ph->unmapped_ns);
+	ph->faults[0] = snap->unmapped.faults - snap->start.faults;
+	ph->faults[1] = snap->end.faults - snap->unmapped.faults;
+	ph->system_ns[0] = snap->unmapped.system_ns - snap->start.system_ns;
+	ph->system_ns[1] = snap->end.system_ns - snap->unmapped.system_ns;
 	n = snprintf(rep->extra, len,
 		     ",\"writers\":%u,\"checkpointers\":%u,\"batch_kb\":%zu,\"fork_ns\":%llu,\"reaped_ns\":%llu,\"done_ns\":%llu",
 		     bench_snapshot.writers, bench_snapshot.checkpointers,
 		     bench_snapshot.batch / 1024, snap->forked, snap->reaped,
 		     snap->done);
 	n += snprintf(rep->extra + n, len - n,
-		      ",\"alive_pages\":%.0f,\"alive_ns\":%llu,\"alive_faults\":%ld,\"after_pages\":%.0f,\"after_ns\":%llu,\"after_faults\":%ld,\"timeline\":[",
+		      ",\"alive_pages\":%.0f,\"alive_ns\":%llu,\"alive_faults\":%ld,\"after_pages\":%.0f,\"after_ns\":%llu,\"after_faults\":%ld",
 		      before, alive > snap->forked ? alive - snap->forked : 0,
-		      snap->faults_alive, pages - before, snap->done - alive,
-		      rep->faults - snap->faults_alive);
+		      snap->reaped_usage.faults - snap->start.faults,
+		      pages - before, snap->done - alive,
+		      snap->end.faults - snap->reaped_usage.faults);
+	n += snprintf(rep->extra + n, len - n,
+		      ",\"unmapped_ns\":%llu,\"unmapped_pages\":%.0f,\"unmapped_faults\":[%ld,%ld],\"unmapped_system_ns\":[%llu,%llu]",
+		      ph->unmapped_ns, ph->written, ph->faults[0], ph->faults[1],
+		      ph->system_ns[0], ph->system_ns[1]);
+	n += snprintf(rep->extra + n, len - n, ",\"timeline\":[");
 	for (i = 0; i <= POINTS && n < (int)len - 64; i++) {
 		__u64 now = end * i / POINTS;
 
@@ -231,6 +259,48 @@ static long faults_of_all(void)
 	struct rusage ru;
 
 	return getrusage(RUSAGE_SELF, &ru) ? 0 : ru.ru_minflt;
+}
+
+/*
+ * What ends later counts more, always: the process' sums only grow. The main
+ * thread's own part is read first, so that none of it is left over.
+ */
+static void usage_of_writers(struct usage *u)
+{
+	struct rusage own = {}, all = {};
+
+	getrusage(RUSAGE_THREAD, &own);
+	getrusage(RUSAGE_SELF, &all);
+	u->faults = all.ru_minflt - own.ru_minflt;
+	u->system_ns = (all.ru_stime.tv_sec - own.ru_stime.tv_sec) * 1000000000LL +
+		       (all.ru_stime.tv_usec - own.ru_stime.tv_usec) * 1000LL;
+}
+
+/* Never less than before: the scheduler's times are only scaled to its ticks. */
+static void usage_since(struct usage *u, const struct usage *before)
+{
+	usage_of_writers(u);
+	if (u->faults < before->faults)
+		u->faults = before->faults;
+	if (u->system_ns < before->system_ns)
+		u->system_ns = before->system_ns;
+}
+
+/* From "all is unmapped" to the child's end */
+static int reap(struct bench_rep *rep, struct cow_child *c, __u64 begin)
+{
+	if (cow_child_recv(c) == 1)
+		snap->unmapped_ns = bench_now() - begin;
+	usage_since(&snap->unmapped, &snap->start);
+	if (rep->pass == BENCH_COUNTING)
+		rep->changed_first = bench_changed(rep);
+	if (cow_child_wait(c))
+		return bench_fail(rep, "the child's copy is wrong");
+	snap->reaped = bench_now() - begin;
+	usage_since(&snap->reaped_usage, &snap->unmapped);
+	close(c->in);
+	close(c->out);
+	return BENCH_OK;
 }
 
 static int start_writers(struct bench_rep *rep)
@@ -293,7 +363,6 @@ static int take_snapshot(struct bench_rep *rep, char *copies)
 {
 	unsigned int t, nr = bench_snapshot.writers;
 	struct cow_child c;
-	long faults;
 	__u64 begin;
 	int ret;
 
@@ -308,20 +377,17 @@ static int take_snapshot(struct bench_rep *rep, char *copies)
 	bench_look_at_frames(rep);
 	ret = bench_populate(rep, rep->plan->pages);
 	bench_count_begin(rep);
-	faults = faults_of_all();
+	usage_of_writers(&snap->start);
+	snap->unmapped = snap->start;
+	snap->reaped_usage = snap->start;
 	if (bench_forks(rep))
 		cow_child_send(&c, 1);
 	pthread_barrier_wait(&snap->barrier);
-	if (bench_forks(rep)) {
-		if (cow_child_wait(&c))
-			return bench_fail(rep, "the child's copy is wrong");
-		snap->reaped = bench_now() - begin;
-		snap->faults_alive = faults_of_all() - faults;
-		close(c.in);
-		close(c.out);
-	}
+	if (bench_forks(rep) && reap(rep, &c, begin))
+		return BENCH_FAIL;
 	for (t = 0; t < nr; t++)
 		pthread_join(snap->writer[t].thread, NULL);
+	usage_since(&snap->end, &snap->reaped_usage);
 	bench_count_end(rep, false);
 	pthread_barrier_destroy(&snap->barrier);
 	sum_up(rep, begin);
@@ -343,7 +409,14 @@ int bench_snapshot_around(struct bench_rep *rep,
 	bench_unpin();
 	if (!snap)
 		snap = bench_alloc(sizeof(*snap));
-	copies = bench_alloc(copies_len);
+	if (bench_snapshot.whole) {
+		copies_len = len;
+		copies = cow_map(len, 0);
+		if (copies)
+			memset(copies, 0xff, len);
+	} else {
+		copies = bench_alloc(copies_len);
+	}
 	if (!snap || !copies)
 		return bench_fail(rep, "no memory");
 	memset(snap, 0, sizeof(*snap));
@@ -498,27 +571,9 @@ int bench_fork_exec(struct bench_rep *rep)
  * A program in a memory cgroup that has just enough, or too little
  */
 
-#define CGROUP_ROOT	"/sys/fs/cgroup"
-
-static int cgroup_write(const struct bench_rep *rep, const char *file,
-			const char *text)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/%s", rep->cgroup, file);
-	return cow_write_file(path, text);
-}
-
 void bench_remove_cgroup(struct bench_rep *rep)
 {
-	int i;
-
-	if (!rep->cgroup[0])
-		return;
-	cgroup_write(rep, "cgroup.kill", "1");
-	for (i = 0; i < 1000 && rmdir(rep->cgroup) && errno == EBUSY; i++)
-		usleep(1000);
-	rep->cgroup[0] = '\0';
+	cow_cgroup_remove(rep->cgroup);
 }
 
 struct memcg_job {
@@ -532,7 +587,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	int ret;
 
 	(void)self;
-	ret = cgroup_write(job->rep, "cgroup.procs", "0");
+	ret = cow_cgroup_enter(job->rep->cgroup);
 	if (ret)
 		job->rep->ret = bench_skip(job->rep, "cannot enter a cgroup: %s",
 					   strerror(-ret));
@@ -544,17 +599,13 @@ static int in_cgroup(struct cow_child *self, void *arg)
 static const char *make_cgroup(struct bench_rep *rep)
 {
 	char dir[sizeof(rep->cgroup)];
+	const char *reason = cow_cgroup_make(dir, "cow_bench");
 
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		return "no cgroup2 in " CGROUP_ROOT;
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return "no memory controller in " CGROUP_ROOT ", or not root";
-	snprintf(dir, sizeof(dir), CGROUP_ROOT "/cow_bench_%d", getpid());
-	if (mkdir(dir, 0755))
-		return "cannot make a cgroup in " CGROUP_ROOT;
+	if (reason)
+		return reason;
 	memcpy(rep->cgroup, dir, sizeof(dir));
 	/* Not one of its processes, but all */
-	cgroup_write(rep, "memory.oom.group", "1");
+	cow_cgroup_write(dir, "memory.oom.group", "1");
 	return NULL;
 }
 
@@ -564,7 +615,6 @@ int bench_memcg_around(struct bench_rep *rep,
 	struct memcg_job job = { .rep = rep, .body = body };
 	const char *reason = make_cgroup(rep);
 	struct cow_child c;
-	char path[128];
 	int ret, status;
 
 	if (reason)
@@ -578,8 +628,7 @@ int bench_memcg_around(struct bench_rep *rep,
 	status = cow_child_wait(&c);
 	close(c.in);
 	close(c.out);
-	snprintf(path, sizeof(path), "%s/memory.events", rep->cgroup);
-	if (cow_file_key(path, "oom_kill") > 0)
+	if (cow_cgroup_event(rep->cgroup, "oom_kill") > 0)
 		ret = bench_skip(rep, "killed for want of memory in the cgroup");
 	else if (status)
 		ret = bench_fail(rep, "the process in the cgroup ended with status %d",
@@ -593,17 +642,16 @@ int bench_memcg_around(struct bench_rep *rep,
 /* The need is what there is when the writing starts, and a copy of each page. */
 static int set_limit(struct bench_rep *rep)
 {
-	char path[128], text[32];
+	char text[32];
 	long now;
 
-	snprintf(path, sizeof(path), "%s/memory.current", rep->cgroup);
-	if (cow_read_long(path, &now))
-		return bench_fail(rep, "cannot read %s", path);
+	if (cow_cgroup_read(rep->cgroup, "memory.current", &now))
+		return bench_fail(rep, "cannot read memory.current");
 	if (bench_forks(rep))
 		now += rep->plan->nr * cow_page_size();
 	snprintf(text, sizeof(text), "%ld",
 		 now / 100 * rep->workload->memcg_percent);
-	if (cgroup_write(rep, "memory.max", text))
+	if (cow_cgroup_write(rep->cgroup, "memory.max", text))
 		return bench_fail(rep, "cannot set memory.max");
 	return BENCH_OK;
 }
@@ -619,7 +667,7 @@ int bench_memcg(struct bench_rep *rep)
 		ret = bench_populate(rep, rep->plan->pages);
 	if (!ret)
 		ret = bench_write(rep, 0, rep->plan->nr);
-	cgroup_write(rep, "memory.max", "max");
+	cow_cgroup_write(rep->cgroup, "memory.max", "max");
 	if (!ret)
 		ret = bench_close(rep);
 	if (!ret)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One repetition: memory, children, writing, counting
+ * The parts of a repetition: memory, children, writing
  *
  * After a fork all of the program's memory is shared, its stack and its
  * variables too. What the timed part writes to is therefore in memory that a
@@ -33,43 +33,15 @@ static unsigned char *expected;
 
 static size_t ps;
 
-struct counters {
-	struct cow_stats stats;
-	struct cow_hist copy;
-	struct cow_hist fault;
-	long long flushes;
-	long long shootdowns;
-};
-
-/* Shared, as are all things that the counting itself writes to. */
-static struct counters *before, *after, *delta;
-
-void *bench_alloc(size_t len)
-{
-	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-
-	if (p == MAP_FAILED)
-		return NULL;
-	/* Where it is allowed, and enough without */
-	mlock(p, len);
-	return p;
-}
-
 int bench_rep_init(struct bench_rep *rep, size_t pages, size_t writes)
 {
 	ps = cow_page_size();
 	expected = malloc(pages);
-	before = bench_alloc(sizeof(*before));
-	after = bench_alloc(sizeof(*after));
-	delta = bench_alloc(sizeof(*delta));
-	rep->pfn = bench_alloc(pages * sizeof(*rep->pfn));
-	rep->pfn_now = bench_alloc(pages * sizeof(*rep->pfn_now));
 	rep->written = bench_alloc(pages);
 	rep->latency = bench_alloc(writes * sizeof(*rep->latency));
 	rep->max_latency = writes;
-	return expected && before && after && delta && rep->pfn && rep->pfn_now &&
-	       rep->written && rep->latency ? 0 : -ENOMEM;
+	return expected && rep->written && rep->latency ?
+	       bench_count_init(rep, pages) : -ENOMEM;
 }
 
 static struct page_head *head(const struct bench_rep *rep, size_t i)
@@ -77,100 +49,9 @@ static struct page_head *head(const struct bench_rep *rep, size_t i)
 	return (struct page_head *)(rep->base + i * ps);
 }
 
-bool bench_forks(const struct bench_rep *rep)
-{
-	return rep->config->kind != BENCH_NOFORK &&
-	       rep->config->kind != BENCH_MEMCPY;
-}
-
 /*
  * Writing
  */
-
-/* This process' own, or the system's where the kernel has no others */
-static void read_counters(const struct bench_rep *rep, struct counters *c)
-{
-	if (rep->kernel_times && cow_hist_read(&c->copy, &c->fault)) {
-		memset(&c->copy, 0, sizeof(c->copy));
-		memset(&c->fault, 0, sizeof(c->fault));
-	}
-	if (cow_stats_read_pid(&c->stats, 0) && cow_stats_read(&c->stats))
-		memset(&c->stats, 0, sizeof(c->stats));
-	c->flushes = cow_file_key("/proc/vmstat", "nr_tlb_local_flush_all");
-	if (c->flushes >= 0)
-		c->flushes += cow_file_key("/proc/vmstat",
-					   "nr_tlb_local_flush_one");
-	c->shootdowns = cow_file_key("/proc/vmstat", "nr_tlb_remote_flush");
-}
-
-void bench_count_begin(const struct bench_rep *rep)
-{
-	if (rep->pass != BENCH_COUNTING)
-		return;
-	/* The first reading writes to the memory that a reading needs. */
-	read_counters(rep, after);
-	read_counters(rep, before);
-	read_counters(rep, before);
-}
-
-static void add_hist(struct cow_hist *sum, const struct cow_hist *from,
-		     const struct cow_hist *to)
-{
-	size_t i;
-
-	for (i = 0; i < COW_HIST_BUCKETS; i++)
-		sum->count[i] += to->count[i] - from->count[i];
-}
-
-static void count_times(struct bench_times *t)
-{
-	const struct cow_stats *d = &delta->stats;
-
-	t->total_ns += d->v[COW_FAULT_TOTAL_NS];
-	t->faults += d->v[COW_FAULTS] + d->v[COW_REUSED];
-	add_hist(&t->copy, &before->copy, &after->copy);
-	add_hist(&t->fault, &before->fault, &after->fault);
-}
-
-/* ahead: whatever was copied was copied before the program writes to it */
-void bench_count_end(struct bench_rep *rep, bool ahead)
-{
-	struct bench_counts *c = &rep->counts;
-	struct cow_stats *d = &delta->stats;
-
-	if (rep->pass != BENCH_COUNTING)
-		return;
-	read_counters(rep, after);
-	cow_stats_delta(d, &before->stats, &after->stats);
-	if (rep->kernel_times)
-		count_times(&rep->times);
-	if (rep->workload->count_children) {
-		d->v[COW_FAULTS] += d->v[COW_CHILDREN_FAULTS];
-		d->v[COW_REUSED] += d->v[COW_CHILDREN_REUSED];
-		d->v[COW_TOTAL_NS] += d->v[COW_CHILDREN_TOTAL_NS];
-		d->v[COW_SUCCESS] += d->v[COW_CHILDREN_SUCCESS];
-		d->v[COW_REUSE_AHEAD] += d->v[COW_CHILDREN_REUSE_AHEAD];
-	}
-	if (ahead) {
-		c->copied_ahead += d->v[COW_FAULTS];
-		c->reused_ahead += d->v[COW_REUSED];
-	} else {
-		c->copied += d->v[COW_FAULTS];
-		c->reused += d->v[COW_REUSED];
-	}
-	c->copied_ahead += d->v[COW_SUCCESS];
-	c->reused_ahead += d->v[COW_REUSE_AHEAD];
-	rep->copy_ns += d->v[COW_TOTAL_NS];
-	rep->copies_timed += d->v[COW_FAULTS];
-	if (after->flushes < 0 || before->flushes < 0)
-		c->tlb_flushes = BENCH_UNKNOWN;
-	else
-		c->tlb_flushes += after->flushes - before->flushes;
-	if (after->shootdowns < 0 || before->shootdowns < 0)
-		c->tlb_shootdowns = BENCH_UNKNOWN;
-	else
-		c->tlb_shootdowns += after->shootdowns - before->shootdowns;
-}
 
 /*
  * Have as many pages in this CPU's lists as can be copied at most. To fetch a
@@ -401,22 +282,6 @@ static int child_main(struct cow_child *self, void *arg)
 	return 0;
 }
 
-static long long pages_swapped(void)
-{
-	return cow_file_key("/proc/vmstat", "pswpin") +
-	       cow_file_key("/proc/vmstat", "pswpout");
-}
-
-void bench_look_at_frames(struct bench_rep *rep)
-{
-	memset(rep->written, 0, rep->plan->pages);
-	if (rep->pass != BENCH_COUNTING)
-		return;
-	rep->swapped -= pages_swapped();
-	if (cow_pfns(rep->base, rep->plan->pages, rep->pfn))
-		memset(rep->pfn, 0, rep->plan->pages * sizeof(*rep->pfn));
-}
-
 int bench_share(struct bench_rep *rep)
 {
 	unsigned int i, nr = rep->workload->children ?: 1;
@@ -439,7 +304,7 @@ int bench_share(struct bench_rep *rep)
 	return BENCH_OK;
 }
 
-static int end_children(struct bench_rep *rep)
+int bench_end_children(struct bench_rep *rep)
 {
 	int ret = 0;
 
@@ -458,37 +323,7 @@ int bench_unshare(struct bench_rep *rep)
 			return bench_fail(rep, "child %u of %u sees what the program wrote",
 					  i + 1, rep->children);
 	}
-	return end_children(rep);
-}
-
-int bench_close(struct bench_rep *rep)
-{
-	size_t i, changed = 0, fresh = 0;
-	struct bench_counts *c = &rep->counts;
-
-	if (rep->pass != BENCH_COUNTING)
-		return BENCH_OK;
-	c->rss_kb = cow_status_kb("VmRSS");
-	c->private_kb = cow_smaps_kb(rep->base, "Private_Dirty");
-	if (!cow_pfn_visible()) {
-		if (bench_forks(rep))
-			c->wasted = BENCH_UNKNOWN;
-		return BENCH_OK;
-	}
-	if (cow_pfns(rep->base, rep->plan->pages, rep->pfn_now))
-		return bench_fail(rep, "cannot read /proc/self/pagemap");
-	for (i = 0; i < rep->plan->pages; i++) {
-		if (!rep->pfn[i]) {
-			fresh += rep->written[i];
-		} else if (rep->pfn[i] != rep->pfn_now[i]) {
-			changed++;
-			c->wasted += !rep->written[i];
-		}
-	}
-	rep->changed += changed;
-	rep->fresh += fresh;
-	rep->swapped += pages_swapped();
-	return BENCH_OK;
+	return bench_end_children(rep);
 }
 
 int bench_verify(struct bench_rep *rep)
@@ -634,7 +469,7 @@ void bench_unmap(struct bench_rep *rep)
 	rep->copy = NULL;
 }
 
-static void fill_heads(struct bench_rep *rep)
+void bench_fill(struct bench_rep *rep)
 {
 	size_t i;
 
@@ -645,110 +480,4 @@ static void fill_heads(struct bench_rep *rep)
 	memset(expected, FIRST_GEN, rep->present);
 	memset(expected + rep->present, 0, rep->plan->pages - rep->present);
 	rep->gen = FIRST_GEN;
-}
-
-static int with_memory(struct bench_rep *rep)
-{
-	int ret;
-
-	ret = bench_map(rep, fill_heads);
-	if (!ret)
-		ret = rep->workload->run ? rep->workload->run(rep) :
-		      bench_once(rep);
-	/* Those that are left when something went wrong */
-	if (rep->children)
-		end_children(rep);
-	bench_unmap(rep);
-	return ret;
-}
-
-/* Swapping moves pages to other frames, too. */
-static void distrust_frames(struct bench_rep *rep)
-{
-	struct bench_counts *c = &rep->counts;
-
-	c->wasted = rep->counted && !c->copied_ahead ? 0 : BENCH_UNKNOWN;
-	if (!rep->counted) {
-		c->copied = BENCH_UNKNOWN;
-		c->copied_ahead = BENCH_UNKNOWN;
-		c->reused = BENCH_UNKNOWN;
-	}
-}
-
-/* A kernel that does not count: what the frames tell */
-static void counts_from_frames(struct bench_rep *rep)
-{
-	struct bench_counts *c = &rep->counts;
-
-	if (!cow_pfn_visible() || rep->workload->count_children) {
-		if (bench_forks(rep)) {
-			c->copied = BENCH_UNKNOWN;
-			c->copied_ahead = BENCH_UNKNOWN;
-			c->reused = BENCH_UNKNOWN;
-		}
-		return;
-	}
-	if (rep->config->kind == BENCH_POPULATE) {
-		c->copied_ahead = rep->changed;
-		return;
-	}
-	c->copied = rep->changed;
-	c->reused = rep->faults - rep->changed - rep->fresh;
-	if (c->reused < 0)
-		c->reused = BENCH_UNKNOWN;
-}
-
-/* Have shared memory in the page table, which fork leaves out. */
-static void have_mapped(void *addr, size_t len)
-{
-	size_t i;
-
-	for (i = 0; i < len; i += ps)
-		cow_touch((char *)addr + i, cow_peek((char *)addr + i));
-}
-
-int bench_rep_run(struct bench_rep *rep)
-{
-	const struct bench_plan *plan = rep->plan;
-	int ret;
-
-	if (rep->workload->unfit & 1 << rep->config->kind)
-		return bench_skip(rep, "makes no sense with this workload");
-	have_mapped(plan->order, plan->nr * sizeof(*plan->order));
-	have_mapped(rep->latency, rep->max_latency * sizeof(*rep->latency));
-	have_mapped(rep->written, plan->pages);
-	have_mapped(rep->pfn, plan->pages * sizeof(*rep->pfn));
-	have_mapped(rep->pfn_now, plan->pages * sizeof(*rep->pfn_now));
-	have_mapped(rep, sizeof(*rep));
-	have_mapped(before, sizeof(*before));
-	have_mapped(after, sizeof(*after));
-	have_mapped(delta, sizeof(*delta));
-	rep->why[0] = '\0';
-	rep->extra[0] = '\0';
-	rep->note[0] = '\0';
-	rep->base = NULL;
-	rep->copy = NULL;
-	rep->children = 0;
-	rep->elapsed = 0;
-	rep->nr_written = 0;
-	rep->faults = 0;
-	rep->changed = 0;
-	rep->fresh = 0;
-	rep->swapped = 0;
-	rep->copy_ns = 0;
-	rep->copies_timed = 0;
-	memset(&rep->times, 0, sizeof(rep->times));
-	rep->nr_latency = 0;
-	rep->present = rep->plan->pages / (rep->workload->part ?: 1);
-	memset(&rep->counts, 0, sizeof(rep->counts));
-
-	if (rep->workload->around)
-		ret = rep->workload->around(rep, with_memory);
-	else
-		ret = with_memory(rep);
-	if (!ret && rep->pass == BENCH_COUNTING && !rep->counted)
-		counts_from_frames(rep);
-	if (!ret && rep->swapped > 0)
-		distrust_frames(rep);
-	return ret;
 }

@@ -266,3 +266,49 @@ void bench_print_row(struct bench_result *res)
 	if (res->note[0])
 		printf("%14s %s\n", "", res->note);
 }
+
+static double ms(__u64 ns)
+{
+	return ns / 1e6;
+}
+
+/* Sentence by sentence, each from what was measured */
+void bench_print_answer(const struct bench_result *res,
+			const struct bench_result *off)
+{
+	const struct bench_phases *p = &res->phases;
+	long long late = res->changed - res->copied_first;
+
+	if (!p->unmapped_ns) {
+		printf("\n%s: no child, so no phases.\n", res->config->name);
+		return;
+	}
+	fprintf(stdout,
+		"\n%s: the child had saved and unmapped everything after %.1f ms, the writers were done after %.1f ms.\n",
+		res->config->name, ms(p->unmapped_ns), ms(p->done_ns));
+	fprintf(stdout,
+		"Until then they had written %.0f of %zu pages, with %ld faults and %.1f ms of CPU time in the kernel; after it they had %ld faults and %.1f ms.\n",
+		p->written, res->pages, p->faults[0], ms(p->system_ns[0]),
+		p->faults[1], ms(p->system_ns[1]));
+	if (res->copied_first == BENCH_UNKNOWN || late < 0)
+		fprintf(stdout,
+			"How many pages were copied in which phase is unknown: that needs root, and no swapping.\n");
+	else if (!p->faults[1])
+		fprintf(stdout,
+			"The kernel copied %lld of the pages, all while the child still had some: no fault came later.\n",
+			res->changed);
+	else if (late > (long long)res->pages / 100)
+		fprintf(stdout,
+			"The kernel copied %lld pages before and still %lld after the child had unmapped everything.\n",
+			res->copied_first, late);
+	else
+		fprintf(stdout,
+			"The kernel copied %lld pages before and %lld after: the later faults do not copy, they only make pages writable.\n",
+			res->copied_first, late);
+	if (off && off != res && off->phases.done_ns)
+		fprintf(stdout,
+			"Compared with '%s' the writers needed %+.1f %% time, with %+.1f %% faults.\n",
+			off->config->name,
+			100.0 * p->done_ns / off->phases.done_ns - 100,
+			100.0 * (res->faults - off->faults) / (off->faults ?: 1));
+}

@@ -27,6 +27,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <getopt.h>
 #include <fcntl.h>
 #include <math.h>
 #include <sched.h>
@@ -1392,6 +1393,7 @@ static void profile(const struct workload *w)
 static void usage(FILE *f)
 {
 	fputs("Usage: cow_profile fork|cow [-n COUNT] [-s MB]\n"
+	      "       cow_profile --help\n"
 	      "\n"
 	      "Forks COUNT times (default 100) from a process that has written to MB of\n"
 	      "memory (default 0), or takes COUNT copy-on-write faults (default 4096), and\n"
@@ -1419,14 +1421,35 @@ static long number(const char *option, const char *text, long min, long max)
 	return v;
 }
 
+/* NULL: getopt has said what is wrong. */
+__attribute__((format(printf, 1, 2)))
+static int bad_usage(const char *format, ...)
+{
+	va_list ap;
+
+	if (format) {
+		va_start(ap, format);
+		fputs("cow_profile: ", stderr);
+		vfprintf(stderr, format, ap);
+		fputc('\n', stderr);
+		va_end(ap);
+	}
+	fputs("Try 'cow_profile --help'.\n", stderr);
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
+	static const struct option options[] = {
+		{ "help", no_argument, NULL, 'h' },
+		{}
+	};
 	const struct workload *w = NULL;
 	bool size = false;
 	size_t i;
 	int c;
 
-	while ((c = getopt(argc, argv, "n:s:h")) != -1) {
+	while ((c = getopt_long(argc, argv, "n:s:h", options, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			count = number("n", optarg, 2, MAX_COUNT);
@@ -1439,17 +1462,18 @@ int main(int argc, char **argv)
 			usage(stdout);
 			return 0;
 		default:
-			usage(stderr);
-			return 2;
+			return bad_usage(NULL);
 		}
 	}
+	if (optind == argc)
+		return bad_usage("which one, fork or cow?");
 	for (i = 0; i < ARRAY_SIZE(workloads) && optind < argc; i++)
 		if (!strcmp(argv[optind], workloads[i].name))
 			w = &workloads[i];
-	if (!w || optind + 1 != argc) {
-		usage(stderr);
-		return 2;
-	}
+	if (!w)
+		return bad_usage("'%s' is neither fork nor cow", argv[optind]);
+	if (optind + 1 != argc)
+		return bad_usage("unexpected argument '%s'", argv[optind + 1]);
 	if (size && w->run == run_faults)
 		fatal("-s is for fork: the faults need a page each");
 	if (!count)
