@@ -126,7 +126,7 @@ judge_submission()
 		submission_mails "$file" > "$SCRATCH/$name.mbox"
 		start_ticker "$name" "$start"
 		COW_RESULTS='' bash "$ROOT/scripts/cmd/gate" --series "$SCRATCH/$name.mbox" --base "$(submission_base "$file" "$kernel")" \
-			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
+			--no-verdict --only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
 			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
 		stop_ticker
 		leave_if_interrupted "$status"
