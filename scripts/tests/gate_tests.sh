@@ -310,50 +310,6 @@ test_gate_moved()
 	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
 }
 
-# A change to the code of faults needs a behaviour check that looks at it: one that is
-# skipped, or not chosen, leaves the submission without a verdict.
-test_gate_needs_behaviour()
-{
-	rm "$BOX"/scripts/gate/checks/*
-	BEGUN=$SCRATCH/begun.checks
-	: > "$BEGUN"
-	fake_check form-fine '#' 0
-	fake_check behaviour-none '#' 0 'not_applicable "no kernel"'
-	fake_check behaviour-some '#' 0
-	box gate --base 6.12 && want_status 0 &&
-	want_output '^looked at it [(]2[)]: form-fine behaviour-some$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
-	box gate --base 6.12 --skip behaviour-some --markdown "$SCRATCH/report.md" && want_status 2 &&
-	want_output '^it changes mm/memory.c, but no behaviour check looked at it: no verdict$' &&
-	want_output '--only behaviour-kselftest' && want_output '^not chosen [(]1[)]: behaviour-some$' &&
-	want_output '^1 passed, 0 failed, 1 skipped$' || return
-	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
-	box gate --base 6.12 --only 'form-*' && want_status 2 &&
-	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no behaviour check looked at it' || return
-	# a failure needs no other look
-	fake_check form-bad '#' 0 'fail "that is wrong"'
-	box gate --base 6.12 --only 'form-*' && want_status 1 || return
-	# nor does a change to anything else
-	rm "$BOX/scripts/gate/checks/form-bad"
-	other_change > "$SCRATCH/other.mbox"
-	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
-}
-
-# other_change: a mail that changes the Makefile of the sandbox's kernel
-other_change()
-{
-	sed 's/^EXTRAVERSION =/EXTRAVERSION = more/' "$PLAIN/Makefile" > "$SCRATCH/Makefile"
-	cat <<-'END'
-	From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
-	From: A Developer <developer@example.org>
-	Date: Mon, 23 Nov 2026 12:00:00 +0000
-	Subject: [PATCH] a name
-
-	More.
-	---
-	END
-	diff -u --label a/Makefile --label b/Makefile "$PLAIN/Makefile" "$SCRATCH/Makefile" | sed '1i diff --git a/Makefile b/Makefile'
-}
-
 # A submission that is stored as a diff; one that is made by repeating a line.
 test_gate_submissions()
 {
