@@ -203,6 +203,13 @@ install_for_gate()
 	return 1
 }
 
+# silence_limit: seconds after which a job that prints nothing hangs. All tests together
+# take two minutes of TCG; a sanitizer makes that many times longer.
+silence_limit()
+{
+	[ -z "$DEBUG" ] && echo 300 || echo 1200
+}
+
 # run_switched_on: once more with what --set and --append name
 run_switched_on()
 {
@@ -219,6 +226,7 @@ run_switched_on()
 run_on_submission()
 {
 	: > "$RESULTS"
+	GUEST_SILENCE=$(silence_limit)
 	run_selftests
 	if grep -q '^cannot set ' "$LOGS/guest/job.log"; then
 		die "$(sed -n 's/^cannot set \(.*\)/--set: the patched kernel does not take \1/p' "$LOGS/guest/job.log")"

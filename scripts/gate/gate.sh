@@ -15,6 +15,8 @@ GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 . "$ROOT/scripts/gate/submission.sh"
 # shellcheck source=scripts/gate/run.sh
 . "$ROOT/scripts/gate/run.sh"
+# shellcheck source=scripts/gate/coverage.sh
+. "$ROOT/scripts/gate/coverage.sh"
 # shellcheck source=scripts/gate/report.sh
 . "$ROOT/scripts/gate/report.sh"
 # shellcheck source=scripts/gate/selftest.sh

@@ -9,9 +9,11 @@ report.py show FOLDER [--known]        the line of one check and what it found
 report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
-report.py table|results|ktap|counts GATE             on standard output
+report.py table|results|ktap|counts|behaviour GATE   on standard output
+report.py coverage GATE CHECK...       which of all checks looked at it, which did not
 report.py markdown GATE FACTS CHECKS
-    FACTS: JSON with title, kernel, about, patches; CHECKS: NAME TAB text, all there are
+    FACTS: JSON with title, kernel, about, patches, unseen (why it says
+    nothing about behaviour), form_only (that it was asked for so); CHECKS: NAME TAB text, all there are
 """
 
 import json
@@ -127,6 +129,27 @@ def counts(results):
             count(results, "skip"), count(results, "error"))
 
 
+def looked(result):
+    return result["verdict"] in ("pass", "warn", "fail")
+
+
+def behaviour(results):
+    """How many behaviour checks looked at the submission"""
+    return sum(looked(result) and result["check"].startswith("behaviour-") for result in results)
+
+
+def coverage(results, names):
+    """Which checks looked at it; why the others did not is in the table."""
+    chosen = {result["check"] for result in results}
+    rows = (("looked at it", [result["check"] for result in results if looked(result)]),
+            ("skipped", [result["check"] for result in results if result["verdict"] == "skip"]),
+            ("could not be run", [result["check"] for result in results if result["verdict"] == "error"]),
+            ("not chosen", [name for name in names if name not in chosen]))
+    for text, checks in rows:
+        if checks:
+            print(f"{text} ({len(checks)}): {' '.join(checks)}")
+
+
 def status_of(result):
     """Status and message as the harness's other results have them."""
     if result["verdict"] == "warn":
@@ -164,18 +187,20 @@ def ktap(results):
         print(f"{'not ' if verdict in ('fail', 'error') else ''}ok {number} {result['check']}{text}")
 
 
-def overall(results):
+def overall(results, unseen):
     _, failed, _, errors = counts(results)
     if failed:
         return "FAIL"
-    if errors:
+    if errors or unseen:
         return "NO VERDICT"
     return "PASS, with warnings" if count(results, "warn") else "PASS"
 
 
 def markdown(results, facts, checks):
     """What was run, on what, with which result, and what was not."""
-    print(f"# {overall(results)}: {facts['title']} on {facts['kernel']}\n\n{facts['about']}\n")
+    print(f"# {overall(results, facts['unseen'] and not facts['form_only'])}: {facts['title']} on {facts['kernel']}\n\n{facts['about']}\n")
+    if facts["unseen"]:
+        print(f"This says nothing about its behaviour: {facts['unseen']}.\n")
     for number, subject in enumerate(facts["patches"], 1):
         print(f"{number}. {subject}")
     print("\n| verdict | check | seconds | what it looks at | result |\n|---|---|---|---|---|")
@@ -216,6 +241,10 @@ def main(command, path, *arguments):
             markdown(results, json.loads(read_text(arguments[0])), checks)
         elif command == "counts":
             print(*counts(results))
+        elif command == "behaviour":
+            print(behaviour(results))
+        elif command == "coverage":
+            coverage(results, arguments)
         else:
             {"table": table, "results": results_lines, "ktap": ktap}[command](results)
 

@@ -13,6 +13,7 @@ show_verdicts()
 {
 	echo "== verdicts: $G_TITLE on $K_NAME"
 	gate_report table "$LOGS/gate.json"
+	show_coverage
 }
 
 # finish_gate: writes the reports and leaves; JUnit, JSON and KCIDB as every command. A
@@ -20,6 +21,7 @@ show_verdicts()
 finish_gate()
 {
 	local passed failed skipped errors
+	NOT_LOOKED_AT=$(not_looked_at)
 	write_gate_reports
 	read -r passed failed skipped errors < <(gate_report counts "$LOGS/gate.json")
 	say "logs: $G_DIR/results, $LOGS"
@@ -27,6 +29,10 @@ finish_gate()
 		no_verdict "$errors could not be run"
 	fi
 	[ $((passed + failed)) -gt 0 ] || no_verdict "none of these checks applies to this submission"
+	if [ -n "$NOT_LOOKED_AT" ] && [ "$failed" -eq 0 ]; then
+		[ -n "$NO_VERDICT" ] || { how_to_look >&2; no_verdict "$NOT_LOOKED_AT"; }
+		say "$NOT_LOOKED_AT (--no-verdict)"
+	fi
 	finish
 }
 
@@ -54,11 +60,11 @@ write_markdown()
 	for name in $(all_checks); do
 		printf '%s\t%s\n' "$name" "$(check_field "$name" Check)"
 	done > "$SCRATCH/checks"
-	python3 - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" \
+	python3 - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$NOT_LOOKED_AT" "$NO_VERDICT" \
 		> "$SCRATCH/facts.json" <<-'END'
 	import json, sys
 	subjects = open(sys.argv[1], encoding="utf-8", errors="replace").read().splitlines()
-	print(json.dumps(dict(zip(("title", "kernel", "quick", "about"), sys.argv[2:]), patches=subjects)))
+	print(json.dumps(dict(zip(("title", "kernel", "quick", "about", "unseen", "form_only"), sys.argv[2:]), patches=subjects)))
 	END
 	gate_report markdown "$LOGS/gate.json" "$SCRATCH/facts.json" "$SCRATCH/checks"
 }

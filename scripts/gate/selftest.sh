@@ -125,9 +125,9 @@ judge_submission()
 	if [ -z "$wrong" ]; then
 		submission_mails "$file" > "$SCRATCH/$name.mbox"
 		start_ticker "$name" "$start"
-		COW_RESULTS='' bash "$ROOT/scripts/cmd/gate" --series "$SCRATCH/$name.mbox" --base "$(submission_base "$file" "$kernel")" \
-			--only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
-			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 < /dev/null || status=$?
+		run_nested_gate --series "$SCRATCH/$name.mbox" --base "$(submission_base "$file" "$kernel")" \
+			--no-verdict --only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
+			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 || status=$?
 		stop_ticker
 		leave_if_interrupted "$status"
 		wrong=$(wrong_verdict "$file" "$log" "$status")
@@ -141,6 +141,32 @@ judge_submission()
 		record fail "$name" "$wrong"
 	fi
 }
+
+NESTED_GATE=
+
+# run_nested_gate ARGUMENT...: waited for in the background, so that a signal is handled
+# at once; end_nested_gate then ends it with all that it started
+run_nested_gate()
+{
+	local status=0
+	set -m
+	COW_RESULTS='' bash "$ROOT/scripts/cmd/gate" "$@" < /dev/null &
+	NESTED_GATE=$!
+	set +m
+	wait "$NESTED_GATE" || status=$?
+	NESTED_GATE=
+	return "$status"
+}
+
+end_nested_gate()
+{
+	[ -n "$NESTED_GATE" ] || return 0
+	kill -TERM "$NESTED_GATE" 2> /dev/null || true
+	wait "$NESTED_GATE" 2> /dev/null || true
+	NESTED_GATE=
+}
+
+at_exit end_nested_gate
 
 submission_base()
 {

@@ -197,15 +197,47 @@ start_guest()
 	GUEST=$!
 }
 
-# wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG set; 5 s
-# after a panic it is stopped, too.
+# Stop a guest whose job prints nothing for so many seconds; empty: only the timeout does
+GUEST_SILENCE=
+
+# guest_output DIR: how much it has said. Once the job runs only its own output counts:
+# a kernel that hangs may repeat its complaint on the console for ever.
+guest_output()
+{
+	if grep -q '^start' "$1/status"; then
+		cat "$1/status" "$1/job.log" | wc -c
+	else
+		cat "$1/status" "$1/console.log" | wc -c
+	fi
+}
+
+# is_silent DIR: whether it has said nothing for GUEST_SILENCE seconds. Counts looks,
+# five a second, so that a host that stood still does not count. For wait_guest, whose
+# variables it uses.
+is_silent()
+{
+	local now
+	[ -n "$GUEST_SILENCE" ] || return 1
+	now=$(guest_output "$1")
+	[ "$now" = "$said" ] || looks=0
+	said=$now
+	looks=$((looks + 1))
+	[ "$looks" -gt $((GUEST_SILENCE * 5)) ]
+}
+
+# wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG says why;
+# so it is after GUEST_SILENCE, and 5 s after a panic.
 wait_guest()
 {
-	local dir=$1 end=$((SECONDS + $2)) panicked=
+	local dir=$1 end=$((SECONDS + $2)) panicked= said= looks=0
 	HUNG=
 	while kill -0 "$GUEST" 2> /dev/null; do
 		if [ "$SECONDS" -ge "$end" ]; then
-			HUNG=1
+			HUNG="stopped after ${2}s (--timeout)"
+			break
+		fi
+		if is_silent "$dir"; then
+			HUNG="its job printed nothing for ${GUEST_SILENCE}s"
 			break
 		fi
 		[ -z "$panicked" ] || [ "$SECONDS" -lt "$panicked" ] || break
@@ -274,7 +306,7 @@ judge_guest()
 			WHY="the guest panicked: $(sed -n 's/.*Kernel panic - not syncing: //p' "$dir/console.txt" | head -n 1)"
 		elif [ -n "$HUNG" ]; then
 			VERDICT=hung
-			WHY="the guest hung: stopped after ${seconds}s (--timeout), status '$status'"
+			WHY="the guest hung: $HUNG, status '$status'"
 		elif [ "$status" = start ]; then
 			VERDICT=died
 			WHY="the guest died early: it stopped before the job had ended"

@@ -217,6 +217,7 @@ run_selftests()
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests (${IMAGE:+image $IMAGE_NAME, selftests of }$K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
+	[ "$VERDICT" != hung ] || WHY+=$(test_that_hung "$dir/job.log")
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
@@ -224,6 +225,18 @@ run_selftests()
 	check_filter_hit "$dir/job.log"
 	show_failures "$dir/job.log"
 	[ -z "$VERBOSE" ] || cat "$dir/job.log"
+}
+
+# test_that_hung LOG: the last program that began, and the last of its tests that began
+# and did not end
+test_that_hung()
+{
+	tr -d '\r' < "$1" | awk '
+		/^# selftests: cow: / { program = $4; test = "" }
+		/^# #  RUN / { test = $4 }
+		/^# # +(OK|FAIL) / { if ($4 == test) test = "" }
+		/^(not )?ok / { program = test = "" }
+		END { if (program) print ", in " program (test ? ":" test : "") }'
 }
 
 check_filter_hit()

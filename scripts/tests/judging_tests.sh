@@ -70,7 +70,7 @@ made_up_checks()
 test_judging_verdicts()
 {
 	made_up_checks
-	box gate --base 6.12 --markdown "$SCRATCH/report.md" && want_status 0 &&
+	box gate --base 6.12 --no-verdict --markdown "$SCRATCH/report.md" && want_status 0 &&
 	want_output '^PASS form-good \([0-9]+s\): 2 patches$' &&
 	want_output '^WARN form-odd \([0-9]+s\): this is odd$' &&
 	want_output '^SKIP build-none \([0-9]+s\): nothing to build$' &&
@@ -112,16 +112,16 @@ test_judging_resumes()
 	box gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 1 || return
 	box gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 2 || return
 	gate_check form-odd 'note fine'
-	box gate --base 6.12 && want_status 0 && want_output '^PASS form-good .*\(known\)' &&
+	box gate --base 6.12 --no-verdict && want_status 0 && want_output '^PASS form-good .*\(known\)' &&
 	ran form-good 1 && ran form-odd 3 && ran build-none 1 || return
-	box gate --base 6.12 --fresh && want_status 0 && ran form-good 2 && ran form-odd 4 || return
+	box gate --base 6.12 --no-verdict --fresh && want_status 0 && ran form-good 2 && ran form-odd 4 || return
 	# nothing stale: another series, another check
 	sed -i 's/+long memory_150;/+short memory_150;/' "$BOX/patches/"0002*
-	box gate --base 6.12 && want_status 0 && ran form-good 3 && ran form-odd 5 && ran build-none 3 || return
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 3 && ran form-odd 5 && ran build-none 3 || return
 	sed -i 's/^Because too\.$/Because as well./' "$BOX/patches/"0002*
-	box gate --base 6.12 && want_status 0 && ran form-good 4 || return
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 4 || return
 	gate_check form-good 'note "something else"'
-	box gate --base 6.12 && want_status 0 && ran form-good 5 && ran form-odd 6
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 5 && ran form-odd 6
 }
 
 # A result is kept until a file changes that may decide it: what all checks share, or what
@@ -132,12 +132,12 @@ test_judging_keys()
 	rm "$BOX/scripts/gate/checks/build-none"
 	echo '# nothing yet' > "$BOX/scripts/bench/other"
 	sed -i '/^# Quick/a # Uses: scripts/bench/other' "$BOX/scripts/gate/checks/form-odd"
-	box gate --base 6.12 && want_status 0 && ran form-good 1 && ran form-odd 1 || return
-	box gate --base 6.12 && want_status 0 && ran form-good 1 && ran form-odd 1 || return
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
 	echo '# more' >> "$BOX/scripts/bench/other"
-	box gate --base 6.12 && want_status 0 && ran form-good 1 && ran form-odd 2 || return
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 2 || return
 	echo '# more' >> "$BOX/scripts/lib/results.sh"
-	box gate --base 6.12 && want_status 0 && ran form-good 2 && ran form-odd 3
+	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 2 && ran form-odd 3
 }
 
 # scripts_of FILE: the scripts that it sources or runs, and so on
@@ -180,9 +180,9 @@ test_judging_series()
 	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$SCRATCH/split" 'base..prepared^{/change the second thing}'
 	cat "$SCRATCH"/split/0002* "$SCRATCH"/split/0000* "$SCRATCH"/split/0001* > "$mbox"
 	sed 's/^Subject: .*/Subject: Re: what of that?/' "$SCRATCH"/split/0001* >> "$mbox"
-	box gate --base 6.12 --series "$mbox" --only form-applies,form-message && want_status 0 &&
+	box gate --base 6.12 --no-verdict --series "$mbox" --only form-applies,form-message && want_status 0 &&
 	want_output '^judging series.mbox: 2 patches on 6.12$' && want_output '^2 passed, 0 failed' || return
-	box gate --base 6.12 --series "$SCRATCH/split" --only form-applies && want_status 0 || return
+	box gate --base 6.12 --no-verdict --series "$SCRATCH/split" --only form-applies && want_status 0 || return
 	cat "$SCRATCH"/split/0002* > "$mbox"
 	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'is not whole: it says 2 patches and has number 2' || return
 	sed -i 's/^ int memory_149;/ int memory_nonsense;/; s,\[PATCH 2/2\],[PATCH],' "$mbox"
@@ -203,7 +203,7 @@ test_judging_range()
 	kgit -C "$tree" commit -q -a -m 'mm: change it' -m 'Because.'
 	echo 'int uncommitted;' >> "$tree/mm/memory.c"
 	before=$(cd "$tree" && find . -type f -printf '%p %T@ %s\n' | sort | sha256sum)
-	box gate --tree "$tree" --range HEAD~1..HEAD --only form-applies,form-message && want_status 0 &&
+	box gate --no-verdict --tree "$tree" --range HEAD~1..HEAD --only form-applies,form-message && want_status 0 &&
 	want_output '^judging HEAD~1..HEAD of users.tree: 1 patches' &&
 	want_same "$(cd "$tree" && find . -type f -printf '%p %T@ %s\n' | sort | sha256sum)" "$before" || return
 	box gate --tree "$tree" --range HEAD..HEAD && want_status 2 && want_output 'no commit in' || return

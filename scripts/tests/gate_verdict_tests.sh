@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of the gate: when there is a verdict, and what ends early.
+
+# A change to the code of faults needs a behaviour check that looks at it: one that is
+# skipped, or not chosen, leaves the submission without a verdict.
+test_gate_needs_behaviour()
+{
+	rm "$BOX"/scripts/gate/checks/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-fine '#' 0
+	fake_check behaviour-none '#' 0 'not_applicable "no kernel"'
+	fake_check behaviour-some '#' 0
+	box gate --base 6.12 && want_status 0 &&
+	want_output '^looked at it [(]2[)]: form-fine behaviour-some$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
+	box gate --base 6.12 --skip behaviour-some --markdown "$SCRATCH/report.md" && want_status 2 &&
+	want_output '^it changes mm/memory.c, but no behaviour check looked at it: no verdict$' &&
+	want_output '--only behaviour-kselftest' && want_output '^not chosen [(]1[)]: behaviour-some$' &&
+	want_output '^1 passed, 0 failed, 1 skipped$' || return
+	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
+	box gate --base 6.12 --only 'form-*' && want_status 2 &&
+	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no behaviour check looked at it' || return
+	# a failure needs no other look
+	fake_check form-bad '#' 0 'fail "that is wrong"'
+	box gate --base 6.12 --only 'form-*' && want_status 1 || return
+	# nor does a change to anything else
+	rm "$BOX/scripts/gate/checks/form-bad"
+	other_change > "$SCRATCH/other.mbox"
+	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
+}
+
+# other_change: a mail that changes the Makefile of the sandbox's kernel
+other_change()
+{
+	sed 's/^EXTRAVERSION =/EXTRAVERSION = more/' "$PLAIN/Makefile" > "$SCRATCH/Makefile"
+	cat <<-'END'
+	From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+	From: A Developer <developer@example.org>
+	Date: Mon, 23 Nov 2026 12:00:00 +0000
+	Subject: [PATCH] a name
+
+	More.
+	---
+	END
+	diff -u --label a/Makefile --label b/Makefile "$PLAIN/Makefile" "$SCRATCH/Makefile" | sed '1i diff --git a/Makefile b/Makefile'
+}
+
+# A signal to the gate that judges submissions ends the gate that it runs.
+test_gate_selftest_ended()
+{
+	local pid status=0 i
+	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
+	BEGUN=$SCRATCH/begun.checks
+	: > "$BEGUN"
+	fake_check form-long '#' 61.25
+	{
+		printf '%s\n' 'Submission: a name' 'Base: base' 'Run: form-long' 'Verdict: pass' ''
+		other_change
+	} > "$BOX/fixtures/submissions/name.mbox"
+	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
+		bash "$BOX/scripts/cmd/gate" --selftest --base 6.12 > "$SCRATCH/output" 2>&1 < /dev/null &
+	pid=$!
+	for ((i = 0; i < 600; i++)); do
+		[ ! -s "$BEGUN" ] || break
+		sleep 0.1
+	done
+	kill -TERM "$pid"
+	wait "$pid" || status=$?
+	want_same "$(wc -l < "$BEGUN")" 1 && want_same "$status" 143 || return
+	want_same "$(pgrep -f 'sleep 61.25' | wc -l)" 0
+}
+
+# A guest whose job prints nothing is stopped, whatever its console repeats; one that
+# prints is not. The test that began and did not end is named.
+test_gate_silence()
+{
+	local dir=$SCRATCH/silence GUEST_SILENCE=1 HUNG=
+	mkdir -p "$dir"
+	echo start > "$dir/status"
+	: > "$dir/console.log"
+	printf '%s\n' '# selftests: cow: a_test' '# #  RUN   a.one ...' 'ok 1 selftests: cow: a_test' \
+		'# selftests: cow: b_test' '# #  RUN           b.fine ...' '# #            OK  b.fine' \
+		'# #  RUN           b.stuck ...' > "$dir/job.log"
+	want_same "$(test_that_hung "$dir/job.log")" ', in b_test:b.stuck' || return
+	setsid bash -c "while sleep 0.1; do echo 'BUG: soft lockup' >> '$dir/console.log'; done" &
+	GUEST=$!
+	wait_guest "$dir" 600
+	want_same "$HUNG" 'its job printed nothing for 1s' || return
+	setsid bash -c "for i in 1 2 3 4 5 6 7 8; do sleep 0.3; echo more >> '$dir/job.log'; done" &
+	GUEST=$!
+	GUEST_SILENCE=30
+	wait_guest "$dir" 600
+	want_same "$HUNG" ''
+}
