@@ -229,7 +229,7 @@ is_silent()
 # so it is after GUEST_SILENCE, and 5 s after a panic.
 wait_guest()
 {
-	local dir=$1 end=$((SECONDS + $2)) panicked= said= looks=0
+	local dir=$1 end=$((SECONDS + $2)) panicked="" said="" looks=0
 	HUNG=
 	while kill -0 "$GUEST" 2> /dev/null; do
 		if [ "$SECONDS" -ge "$end" ]; then
