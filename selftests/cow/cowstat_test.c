@@ -590,6 +590,7 @@ TEST_F_TIMEOUT(cowstat, total, TEST_TIMEOUT)
 	EXPECT_STREQ(column(run.text, 0, "minor"), "1000");
 	EXPECT_STREQ(column(run.text, 0, "copied"), "10");
 	EXPECT_STREQ(column(run.text, 0, "reused"), "20");
+	EXPECT_STREQ(column(run.text, 0, "lost"), "30");
 	EXPECT_STREQ(column(run.text, 0, "ahead"), "210");
 	EXPECT_STREQ(column(run.text, 0, "reuse+"), "220");
 	EXPECT_STREQ(column(run.text, 0, "copy%"), "25.0");
@@ -956,6 +957,39 @@ TEST_F_TIMEOUT(cowstat, stock_kernel, TEST_TIMEOUT)
 	fake_remove("vmstat");
 	EXPECT_EQ(cowstat("--proc", fake, NULL), 2);
 	EXPECT_NE(strstr(run.errors, "neither cow_stats nor vmstat"), NULL);
+}
+
+/* '-' is standard output, also for a command's bill. */
+TEST_F_TIMEOUT(cowstat, output_dash, TEST_TIMEOUT)
+{
+	ASSERT_EQ(cowstat("--proc", fake, "-o", "-", NULL), 0);
+	EXPECT_EQ(lines_of(run.text), 3);
+	ASSERT_EQ(cowstat("-o", "-", "--", "true", NULL), 0);
+	EXPECT_NE(strstr(run.text, "Copy-on-write bill of 'true'"), NULL);
+	EXPECT_NE(access("-", F_OK), 0);
+}
+
+/* The exit status of cow_snapshot, which is beside this program */
+static int snapshot(const char *argument)
+{
+	char *path = own_path(), command[PATH_MAX + 64];
+
+	*strrchr(path, '/') = '\0';
+	snprintf(command, sizeof(command), "'%s/cow_snapshot' '%s' > /dev/null 2>&1",
+		 path, argument);
+	return WEXITSTATUS(system(command));
+}
+
+/* The example runs on any kernel, and refuses what is no size. */
+TEST(cow_snapshot)
+{
+	static const char * const refused[] = { "", "0", "-1", "12abc", "1025", "x" };
+	size_t i;
+
+	EXPECT_EQ(snapshot("1"), 0);
+	for (i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+		EXPECT_EQ(snapshot(refused[i]), 2)
+			TH_LOG("'%s'", refused[i]);
 }
 
 /* A part of it is missing, or switched off. */

@@ -82,8 +82,8 @@ static void usage(FILE *to)
 	      "  -j, --json         a JSON object per line\n"
 	      "  -e, --enable       set vm.cow_stats to 1 until the end (root)\n"
 	      "  -n, --one-header   do not repeat the header for each screenful\n"
-	      "  -o, --output FILE  write to FILE; otherwise lines go to standard output, and\n"
-	      "                     the bill of a command to standard error\n"
+	      "  -o, --output FILE  write to FILE, '-' is standard output; otherwise lines go\n"
+	      "                     there, and the bill of a command to standard error\n"
 	      "      --proc DIR     read the files in DIR instead of those in /proc\n"
 	      "  -h, --help\n"
 	      "\n"
@@ -92,6 +92,7 @@ static void usage(FILE *to)
 	      "  minor    minor faults per second, of any kind\n"
 	      "  copied   pages copied by a fault, per second\n"
 	      "  reused   faults that made a page writable without a copy, per second\n"
+	      "  lost     pages copied for nothing, per second: another thread was faster\n"
 	      "  ahead    pages copied ahead, per second (vm.cow_precopy)\n"
 	      "  reuse+   pages made writable ahead, per second\n"
 	      "  skip%    of the pages looked at in order to copy them ahead: left out\n"
@@ -111,7 +112,7 @@ static void usage(FILE *to)
 	      "the counts of the interval under the names that the kernel's files have, with\n"
 	      "minor_faults, children_minor_faults, pgreuse, cow_ksm, wpcopy_count and\n"
 	      "wpcopy_ns; minor_faults_per_s, faults_per_s, reused_per_s,\n"
-	      "precopy_success_per_s, reuse_ahead_per_s; skip_share, copy_share and\n"
+	      "lost_per_s, precopy_success_per_s, reuse_ahead_per_s; skip_share, copy_share and\n"
 	      "wall_share (1 is all); percentiles in ns. Always all of them; null: not known.\n"
 	      "With a command: status and signal (null: none), wall_s, user_s, system_s,\n"
 	      "minor_faults, then as above.\n"
@@ -640,7 +641,7 @@ static double rate(const struct row *r, unsigned long long count)
 }
 
 enum field {
-	MINOR, COPIED, REUSED, AHEAD, REUSE_AHEAD, SKIP_SHARE,
+	MINOR, COPIED, REUSED, LOST, AHEAD, REUSE_AHEAD, SKIP_SHARE,
 	COPY_MS, COPY_SHARE, WALL_SHARE, PERCENTILE,
 	PGREUSE, KSM, WPCOPY, WPCOPY_MS,
 };
@@ -656,6 +657,8 @@ static double value(const struct row *r, enum field which, int arg)
 		return rate(r, v[COW_FAULTS]);
 	case REUSED:
 		return rate(r, v[COW_REUSED]);
+	case LOST:
+		return rate(r, v[COW_LOST]);
 	case AHEAD:
 		return rate(r, v[COW_SUCCESS]);
 	case REUSE_AHEAD:
@@ -710,6 +713,7 @@ static const struct column {
 	{ GROUP_FAULTS, "minor", 9, HAVE_MINOR, RATE, MINOR },
 	{ GROUP_FAULTS, "copied", 9, HAVE_TIMING, RATE, COPIED },
 	{ GROUP_FAULTS, "reused", 9, HAVE_TIMING, RATE, REUSED },
+	{ GROUP_FAULTS, "lost", 7, HAVE_TIMING, RATE, LOST },
 	{ GROUP_FAULTS, "pgreuse", 9, HAVE_PGREUSE, RATE, PGREUSE },
 	{ GROUP_FAULTS, "ksm", 8, HAVE_KSM, RATE, KSM },
 	{ GROUP_FAULTS, "wpcopy", 9, HAVE_WPCOPY, RATE, WPCOPY },
@@ -899,6 +903,7 @@ static void json_row(const struct row *r)
 		{ "minor_faults_per_s", HAVE_MINOR, MINOR },
 		{ "faults_per_s", HAVE_TIMING, COPIED },
 		{ "reused_per_s", HAVE_TIMING, REUSED },
+		{ "lost_per_s", HAVE_TIMING, LOST },
 		{ "precopy_success_per_s", HAVE_PRECOPY, AHEAD },
 		{ "reuse_ahead_per_s", HAVE_PRECOPY, REUSE_AHEAD },
 	}, shares[] = {
@@ -1046,6 +1051,8 @@ static void json_bill(const struct bill *b)
 	json_count("wpcopy_ns", b->have & HAVE_WPCOPY, b->wpcopy.ns);
 	json_count("faults", timing, v[COW_CHILDREN_FAULTS]);
 	json_count("reused", timing, v[COW_CHILDREN_REUSED]);
+	json_count("lost", timing, v[COW_CHILDREN_LOST]);
+	json_count("lost_ns", timing, v[COW_CHILDREN_LOST_NS]);
 	json_count("total_ns", timing, v[COW_CHILDREN_TOTAL_NS]);
 	json_count("fault_total_ns", timing, v[COW_CHILDREN_FAULT_TOTAL_NS]);
 	json_count("precopy_success", precopy, v[COW_CHILDREN_SUCCESS]);
@@ -1092,6 +1099,9 @@ static void print_bill(const struct bill *b, const char *name)
 		bill_line(v[COW_CHILDREN_FAULTS], "pages copied by a fault");
 		bill_line(v[COW_CHILDREN_REUSED],
 			  "faults that made a page writable without a copy");
+		if (v[COW_CHILDREN_LOST])
+			bill_line(v[COW_CHILDREN_LOST],
+				  "pages copied for nothing: another thread was faster");
 	}
 	if (b->have & HAVE_PRECOPY) {
 		bill_line(v[COW_CHILDREN_SUCCESS], "pages copied ahead");
@@ -1261,6 +1271,10 @@ static void open_output(void)
 {
 	if (!opt.file)
 		return;
+	if (!strcmp(opt.file, "-")) {
+		out = stdout;
+		return;
+	}
 	out = fopen(opt.file, "we");
 	if (!out)
 		die("%s: %s", opt.file, strerror(errno));
