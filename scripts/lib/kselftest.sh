@@ -217,7 +217,7 @@ run_selftests()
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests (${IMAGE:+image $IMAGE_NAME, selftests of }$K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
-	[ "$VERDICT" != hung ] || WHY+=$(test_that_hung "$dir/job.log")
+	[ "$VERDICT" != hung ] || WHY+=$(hung_test "$dir/job.log")
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
@@ -227,9 +227,9 @@ run_selftests()
 	[ -z "$VERBOSE" ] || cat "$dir/job.log"
 }
 
-# test_that_hung LOG: the last program that began, and the last of its tests that began
+# hung_test LOG: the last program that began, and the last of its tests that began
 # and did not end
-test_that_hung()
+hung_test()
 {
 	tr -d '\r' < "$1" | awk '
 		/^# selftests: cow: / { program = $4; test = "" }

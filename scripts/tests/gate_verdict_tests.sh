@@ -83,7 +83,7 @@ test_gate_silence()
 	printf '%s\n' '# selftests: cow: a_test' '# #  RUN   a.one ...' 'ok 1 selftests: cow: a_test' \
 		'# selftests: cow: b_test' '# #  RUN           b.fine ...' '# #            OK  b.fine' \
 		'# #  RUN           b.stuck ...' > "$dir/job.log"
-	want_same "$(test_that_hung "$dir/job.log")" ', in b_test:b.stuck' || return
+	want_same "$(hung_test "$dir/job.log")" ', in b_test:b.stuck' || return
 	setsid bash -c "while sleep 0.1; do echo 'BUG: soft lockup' >> '$dir/console.log'; done" &
 	GUEST=$!
 	wait_guest "$dir" 600

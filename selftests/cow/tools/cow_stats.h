@@ -3,8 +3,8 @@
  * The copy-on-write counters of the kernel (CONFIG_COW_STATS), in a C program
  *
  * Two files, no library: compile cow_stats.c with the program, which may have any
- * licence. What a piece of
- * work costs in copy-on-write faults is what it adds to the counters::
+ * licence. What a piece of work costs in copy-on-write faults is what it adds to
+ * the counters::
  *
  *	struct cow_stats before, after, cost;
  *
