@@ -123,43 +123,44 @@ objects()
 	done < <("${3:-touched_sources}" | names_at "$1")
 }
 
-# is_built COMMIT FILE CONFIG: by the Makefile of its folder, or the one above, and by
-# those that lead to the folder
+# is_built COMMIT FILE CONFIG: does kbuild reach it from the top?
 is_built()
 {
-	local dir name lines
-	dir=$(dirname "$2")
-	name=$(basename "$2" .c).o
-	lines=$(makefile_lines "$1" "$dir" "$name")
-	[ -n "$lines" ] || lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/$name")
-	[ -n "$lines" ] || return 1
-	is_chosen "$lines" "$3" || return
-	while [ "$dir" != . ]; do
-		lines=$(makefile_lines "$1" "$(dirname "$dir")" "$(basename "$dir")/")
-		is_chosen "$lines" "$3" || return
-		dir=$(dirname "$dir")
+	local path=${2%.c}.o FOLDER
+	is_listed "$1" "$path" "$3" || return
+	while [ "$FOLDER" != . ]; do
+		is_listed "$1" "$FOLDER/" "$3" || return
 	done
 }
 
-# is_chosen LINES CONFIG: unless each of them hangs on an option that is off
-is_chosen()
+# is_listed COMMIT PATH CONFIG: by the kbuild file of a folder above it. Sets FOLDER to it.
+is_listed()
 {
-	local line
-	[ -n "$1" ] || return 0
-	while read -r line; do
-		[[ "$line" =~ \$\((CONFIG_[A-Za-z0-9_]+)\) ]] || return 0
-		! grep -qE "^${BASH_REMATCH[1]}=[ym]$" "$2" || return 0
-	done <<< "$1"
+	local rest=$2
+	FOLDER=${2%/}
+	while [ "$FOLDER" != . ]; do
+		FOLDER=$(dirname "$FOLDER")
+		[ "$FOLDER" = . ] || rest=${2#"$FOLDER/"}
+		[ "$FOLDER" != . ] || rest=$2
+		! listed_by "$1" "$FOLDER" "$3" | grep -xF -- "$rest" > /dev/null || return 0
+	done
 	return 1
 }
 
-# makefile_lines COMMIT FOLDER NAME: those that name it
-makefile_lines()
+# listed_by COMMIT FOLDER CONFIG: what the folder's kbuild file lists; nothing if there is
+# none
+listed_by()
 {
-	{ show "$1" "${2#./}/Makefile"; show "$1" "${2#./}/Kbuild"; } |
-		sed -e ':a' -e '/\\$/N; s/\\\n/ /; ta' |
-		awk -v name="$3" '/^#/ { next }
-			{ for (i = 1; i <= NF; i++) if ($i == name) { print; next } }'
+	local name=${2#.} file=$SCRATCH/kbuild
+	name=${name:+$name/}
+	show "$1" "${name}Kbuild" > "$file"
+	[ -s "$file" ] || show "$1" "${name}Makefile" > "$file"
+	[ -s "$file" ] || return 0
+	make -s -f "$ROOT/scripts/gate/kbuild.mk" CONFIG="$3" KBUILD="$file" \
+		SRCARCH=x86 src="$2" obj="$2" srctree="$K_TREE" listed 2> "$SCRATCH/kbuild.errors" ||
+		die "$2: its kbuild file cannot be read: $(tail -n 1 "$SCRATCH/kbuild.errors")"
+	# libs-y of the Makefiles, which are no kbuild files
+	[ "$2" != . ] || printf '%s\n' lib/ arch/x86/lib/
 }
 
 # Objects compiled so far; a check that compiled none is skipped.
