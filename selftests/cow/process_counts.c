@@ -846,7 +846,8 @@ static int count_one_write(char *p, struct cow_stats *delta)
 	struct cow_stats before, after;
 	int ret;
 
-	ret = read_own(&before);
+	/* Both may be on pages of the stack that are still shared. */
+	ret = read_own(&after) ?: read_own(&before);
 	if (ret)
 		return ret;
 	cow_touch(p, 2);
