@@ -987,7 +987,7 @@ TEST(cow_snapshot)
 	size_t i;
 
 	EXPECT_EQ(snapshot("1"), 0);
-	for (i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+	for (i = 0; i < ARRAY_SIZE(refused); i++)
 		EXPECT_EQ(snapshot(refused[i]), 2)
 			TH_LOG("'%s'", refused[i]);
 }
