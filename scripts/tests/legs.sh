@@ -83,7 +83,7 @@ lint()
 # Every file in scripts/ is a shell script, but for those with another name.
 shell_scripts()
 {
-	find "$ROOT/scripts" -type f ! -name '*.awk' ! -name '*.py' ! -name '*.pyc' ! -name '*.gp' \
+	find "$ROOT/scripts" -type f ! -name '*.awk' ! -name '*.py' ! -name '*.pyc' ! -name '*.gp' ! -name '*.mk' \
 		! -name '*.md' ! -name '*~' ! -name '.*' | sort
 }
 
