@@ -3,8 +3,9 @@
  * cowstat: copy-on-write faults per interval, of the system, a process or a
  * command
  *
- * Needs CONFIG_COW_STATS to be of full use. On other kernels it shows what they
- * have: minor faults, reused pages, delay accounting.
+ * Needs CONFIG_COW_STATS to be of full use. On other kernels it counts by kprobe
+ * events as root, and otherwise shows what they have: minor faults, reused
+ * pages, delay accounting.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 #include "cow_stats.h"
+#include "cowstat_probes.h"
 #include "cowstat_taskstats.h"
 
 #define __printf(fmt, args)	__attribute__((format(printf, fmt, args)))
@@ -101,7 +103,12 @@ static void usage(FILE *to)
 	      "  wall%    the time in these faults as a share of the interval; 100 is one CPU\n"
 	      "  p50 ...  percentiles in ns: of copying a page, and of the whole fault. There\n"
 	      "           are none for one process, the kernel has them for the system only\n"
-	      "Where the kernel does not count these:\n"
+	      "A kernel without CONFIG_COW_STATS does not count these. As root, cowstat then\n"
+	      "counts copied, reused and wall% itself, by kprobe events in an instance of\n"
+	      "tracefs that it removes at its end (the next one removes what a killed one\n"
+	      "left); x86_64 and arm64, with BTF. The time is that in do_wp_page(). Each\n"
+	      "fault is slower meanwhile, and each page that is unmapped. The bill of a\n"
+	      "command has all its descendants then. Where that cannot be had:\n"
 	      "  pgreuse  pages made writable without a copy, per second (/proc/vmstat)\n"
 	      "  ksm      pages merged by KSM that were copied, per second (/proc/vmstat)\n"
 	      "  wpcopy   pages copied per second, and\n"
@@ -213,6 +220,7 @@ static void restore_timing(void)
 static __noreturn void quit(int status)
 {
 	restore_timing();
+	probes_end();
 	exit(status);
 }
 
@@ -288,6 +296,10 @@ static void catch_signals(void)
 #define HAVE_TIMING	0x020	/* vm.cow_stats is 1: it counts faults and time */
 #define HAVE_PRECOPY	0x040
 #define HAVE_HIST	0x080
+#define HAVE_PROBED	0x100	/* counted by kprobe events */
+
+/* Copied and reused pages, and the time of faults */
+#define HAVE_FAULTS	(HAVE_TIMING | HAVE_PROBED)
 
 struct sample {
 	unsigned int have;
@@ -411,6 +423,53 @@ static void sample_wpcopy(struct sample *s, pid_t pid)
 		missing(&said, 8, "no wpcopy: %s", strerror(-ret));
 }
 
+/*
+ * Kernels that do not count
+ */
+
+static bool probing;
+static const char *no_probes;	/* the reason */
+
+static void begin_probing(enum probes_whose whose)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/cow_stats", cow_proc);
+	if (opt.other_proc || !access(path, F_OK))
+		return;
+	no_probes = probes_begin(whose, opt.pid);
+	probing = !no_probes;
+}
+
+/* Of the system or the process; of @root and its descendants if not 0 */
+static bool read_probes(struct probed *p, pid_t root)
+{
+	static unsigned int said;
+	int ret;
+
+	if (!probing)
+		return false;
+	ret = root ? probes_read_tree(p, root) : probes_read(p);
+	if (ret)
+		die("the kprobe events cannot be read any more: %s", strerror(-ret));
+	if (p->missed)
+		missing(&said, 1, "some faults are not counted: a table of the kernel's is full");
+	return true;
+}
+
+static void sample_probes(struct sample *s)
+{
+	struct probed p;
+
+	if (!read_probes(&p, 0))
+		return;
+	s->stats.v[COW_FAULTS] = p.faults;
+	s->stats.v[COW_REUSED] = p.reused;
+	s->stats.v[COW_UNSHARED] = p.unshared;
+	s->stats.v[COW_FAULT_TOTAL_NS] = p.fault_total_ns;
+	s->have |= HAVE_PROBED;
+}
+
 /* Why s->stats could not be read: ret is what reading it returned. */
 static void explain_counts(int ret)
 {
@@ -425,6 +484,11 @@ static void explain_counts(int ret)
 			opt.pid);
 	else if (ret == -ENOENT && opt.pid && !access(path, F_OK))
 		missing(&said, 2, "this kernel counts for the system, not for each process: minor faults only");
+	else if (ret == -ENOENT && probing)
+		missing(&said, 16, "kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles");
+	else if (ret == -ENOENT && no_probes)
+		missing(&said, 4, "no copied, reused, ahead, times: kernel without CONFIG_COW_STATS, and without kprobe events: %s",
+			no_probes);
 	else if (ret == -ENOENT)
 		missing(&said, 4, "no copied, reused, ahead, times: kernel without CONFIG_COW_STATS");
 	else
@@ -499,8 +563,9 @@ static bool sample_once(struct sample *s, const char **why)
 		explain_counts(ret);
 	else
 		explain_switches(s);
+	sample_probes(s);
 	sample_histogram(s);
-	if (opt.pid && !(s->have & HAVE_TIMING))
+	if (opt.pid && !(s->have & HAVE_FAULTS))
 		sample_wpcopy(s, opt.pid);
 	if (!s->have)
 		die("nothing in %s to show: neither cow_stats nor vmstat",
@@ -566,7 +631,8 @@ static void first_row(struct row *r, const struct sample *s)
 	int i;
 
 	*r = (struct row) {
-		.have = s->have,
+		/* The events are only now in place. */
+		.have = s->have & ~HAVE_PROBED,
 		.total = true,
 		.minor = s->minor,
 		.children_minor = s->children_minor,
@@ -711,8 +777,8 @@ static const struct column {
 	int arg;
 } columns[] = {
 	{ GROUP_FAULTS, "minor", 9, HAVE_MINOR, RATE, MINOR },
-	{ GROUP_FAULTS, "copied", 9, HAVE_TIMING, RATE, COPIED },
-	{ GROUP_FAULTS, "reused", 9, HAVE_TIMING, RATE, REUSED },
+	{ GROUP_FAULTS, "copied", 9, HAVE_FAULTS, RATE, COPIED },
+	{ GROUP_FAULTS, "reused", 9, HAVE_FAULTS, RATE, REUSED },
 	{ GROUP_FAULTS, "lost", 7, HAVE_TIMING, RATE, LOST },
 	{ GROUP_FAULTS, "pgreuse", 9, HAVE_PGREUSE, RATE, PGREUSE },
 	{ GROUP_FAULTS, "ksm", 8, HAVE_KSM, RATE, KSM },
@@ -723,7 +789,7 @@ static const struct column {
 	{ GROUP_TIME, "wpcms", 7, HAVE_WPCOPY, MSEC, WPCOPY_MS },
 	{ GROUP_TIME, "copyms", 7, HAVE_TIMING, MSEC, COPY_MS },
 	{ GROUP_TIME, "copy%", 5, HAVE_TIMING, PERCENT, COPY_SHARE },
-	{ GROUP_TIME, "wall%", 5, HAVE_TIMING, PERCENT, WALL_SHARE },
+	{ GROUP_TIME, "wall%", 5, HAVE_FAULTS, PERCENT, WALL_SHARE },
 	{ GROUP_COPY, "p50", 6, HAVE_HIST, NSEC, PERCENTILE, COPY_P50 },
 	{ GROUP_COPY, "p90", 6, HAVE_HIST, NSEC, PERCENTILE, COPY_P90 },
 	{ GROUP_COPY, "p99", 6, HAVE_HIST, NSEC, PERCENTILE, COPY_P99 },
@@ -733,7 +799,7 @@ static const struct column {
 
 static bool shown(const struct column *c, unsigned int have)
 {
-	if ((have & HAVE_TIMING) && (c->needs & HAVE_INSTEAD))
+	if ((have & HAVE_FAULTS) && (c->needs & HAVE_INSTEAD))
 		return false;
 	return have & c->needs;
 }
@@ -888,6 +954,9 @@ static void json_counts(const struct row *r, bool pid)
 		if ((i >= COW_ATTEMPTS && !child) ||
 		    i == COW_CHILDREN_SUCCESS || i == COW_CHILDREN_REUSE_AHEAD)
 			needs = HAVE_PRECOPY;
+		if (i == COW_FAULTS || i == COW_REUSED || i == COW_UNSHARED ||
+		    i == COW_FAULT_TOTAL_NS)
+			needs = HAVE_FAULTS;
 		json_count(cow_key_names[i],
 			   (r->have & needs) && (pid || !child), r->d.v[i]);
 	}
@@ -901,15 +970,15 @@ static void json_row(const struct row *r)
 		enum field field;
 	} rates[] = {
 		{ "minor_faults_per_s", HAVE_MINOR, MINOR },
-		{ "faults_per_s", HAVE_TIMING, COPIED },
-		{ "reused_per_s", HAVE_TIMING, REUSED },
+		{ "faults_per_s", HAVE_FAULTS, COPIED },
+		{ "reused_per_s", HAVE_FAULTS, REUSED },
 		{ "lost_per_s", HAVE_TIMING, LOST },
 		{ "precopy_success_per_s", HAVE_PRECOPY, AHEAD },
 		{ "reuse_ahead_per_s", HAVE_PRECOPY, REUSE_AHEAD },
 	}, shares[] = {
 		{ "skip_share", HAVE_PRECOPY, SKIP_SHARE },
 		{ "copy_share", HAVE_TIMING, COPY_SHARE },
-		{ "wall_share", HAVE_TIMING, WALL_SHARE },
+		{ "wall_share", HAVE_FAULTS, WALL_SHARE },
 	};
 	size_t i;
 
@@ -1037,6 +1106,7 @@ static void json_bill(const struct bill *b)
 {
 	const unsigned long long *v = b->d.v;
 	bool timing = b->have & HAVE_TIMING, precopy = b->have & HAVE_PRECOPY;
+	bool counted = b->have & HAVE_FAULTS;
 	bool killed = WIFSIGNALED(b->status);
 
 	fprintf(out, "{\"time\":%.6f",
@@ -1049,17 +1119,17 @@ static void json_bill(const struct bill *b)
 	json_count("minor_faults", true, b->ru.ru_minflt);
 	json_count("wpcopy_count", b->have & HAVE_WPCOPY, b->wpcopy.count);
 	json_count("wpcopy_ns", b->have & HAVE_WPCOPY, b->wpcopy.ns);
-	json_count("faults", timing, v[COW_CHILDREN_FAULTS]);
-	json_count("reused", timing, v[COW_CHILDREN_REUSED]);
+	json_count("faults", counted, v[COW_CHILDREN_FAULTS]);
+	json_count("reused", counted, v[COW_CHILDREN_REUSED]);
 	json_count("lost", timing, v[COW_CHILDREN_LOST]);
 	json_count("lost_ns", timing, v[COW_CHILDREN_LOST_NS]);
 	json_count("total_ns", timing, v[COW_CHILDREN_TOTAL_NS]);
-	json_count("fault_total_ns", timing, v[COW_CHILDREN_FAULT_TOTAL_NS]);
+	json_count("fault_total_ns", counted, v[COW_CHILDREN_FAULT_TOTAL_NS]);
 	json_count("precopy_success", precopy, v[COW_CHILDREN_SUCCESS]);
 	json_count("reuse_ahead", precopy, v[COW_CHILDREN_REUSE_AHEAD]);
 	json_real("copy_share", timing, share(v[COW_CHILDREN_TOTAL_NS],
 					      v[COW_CHILDREN_FAULT_TOTAL_NS]));
-	json_real("wall_share", timing,
+	json_real("wall_share", counted,
 		  share(v[COW_CHILDREN_FAULT_TOTAL_NS], b->wall_ns));
 	fputs("}\n", out);
 }
@@ -1095,7 +1165,7 @@ static void print_bill(const struct bill *b, const char *name)
 	else if (WEXITSTATUS(b->status))
 		fprintf(out, ", exit status %d", WEXITSTATUS(b->status));
 	fputs(":\n\n", out);
-	if (b->have & HAVE_TIMING) {
+	if (b->have & HAVE_FAULTS) {
 		bill_line(v[COW_CHILDREN_FAULTS], "pages copied by a fault");
 		bill_line(v[COW_CHILDREN_REUSED],
 			  "faults that made a page writable without a copy");
@@ -1113,10 +1183,11 @@ static void print_bill(const struct bill *b, const char *name)
 			  "pages copied by '%s' without its children (wpcopy)",
 			  name);
 	bill_line(b->ru.ru_minflt, "minor faults of any kind");
-	if (b->have & HAVE_TIMING) {
+	if (b->have & HAVE_FAULTS)
 		time_line(v[COW_CHILDREN_FAULT_TOTAL_NS],
 			  "in copy-on-write faults", b->wall_ns,
 			  "the wall time");
+	if (b->have & HAVE_TIMING) {
 		time_line(v[COW_CHILDREN_TOTAL_NS], "of them copying",
 			  v[COW_CHILDREN_FAULT_TOTAL_NS], "the fault time");
 	}
@@ -1167,6 +1238,19 @@ static void await_end(void)
 	sigprocmask(SIG_BLOCK, &caught, NULL);
 }
 
+/* With all its descendants: they need not have been waited for. */
+static void bill_probes(struct bill *b, struct sample *s)
+{
+	struct probed p;
+
+	if (!read_probes(&p, command))
+		return;
+	b->d.v[COW_CHILDREN_FAULTS] = p.faults;
+	b->d.v[COW_CHILDREN_REUSED] = p.reused;
+	b->d.v[COW_CHILDREN_FAULT_TOTAL_NS] = p.fault_total_ns;
+	s->have |= HAVE_PROBED;
+}
+
 static int run(char **argv)
 {
 	static struct cow_stats before, after;
@@ -1187,7 +1271,8 @@ static int run(char **argv)
 	spawn(argv);
 	await_end();
 	b.wall_ns = now_ns(CLOCK_MONOTONIC) - start;
-	if (!(s.have & HAVE_TIMING))
+	bill_probes(&b, &s);
+	if (!(s.have & HAVE_FAULTS))
 		sample_wpcopy(&s, command);
 	b.wpcopy = s.wpcopy;
 	if (wait4(command, &b.status, 0, &b.ru) < 0)
@@ -1359,5 +1444,9 @@ int main(int argc, char **argv)
 	catch_signals();
 	if (opt.enable)
 		enable_timing();
+	if (run_command)
+		begin_probing(PROBES_EACH);
+	else
+		begin_probing(opt.pid ? PROBES_PROCESS : PROBES_SYSTEM);
 	quit(run_command ? run(argv) : watch());
 }

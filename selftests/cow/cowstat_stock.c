@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * cowstat on a kernel without CONFIG_COW_STATS, where it counts by kprobe events:
+ * exact, and nothing remains of them.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <linux/userfaultfd.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cowstat_helpers.h"
+
+#define PAGES		64
+#define ROUNDS		3
+#define TRACEFS		"/sys/kernel/tracing"
+
+/* What a page is before it is written to */
+enum kind {
+	SHARED,		/* a child has it, too */
+	REUSED,		/* a child had it */
+	THREADS,	/* SHARED, and two threads write to it */
+	ZERO,		/* the zero page */
+	PRIVATE_FILE,	/* of a file; each page is a mapping of its own */
+	SHARED_FILE,
+	UFFD,		/* SHARED, and write-protected by userfaultfd */
+	GUP,		/* SHARED, and pinned for reading instead of written to */
+};
+
+FIXTURE(stock)
+{
+	int unused;
+};
+
+FIXTURE_VARIANT(stock)
+{
+	enum kind kind;
+	unsigned long long faults, reused, unshared;
+};
+
+FIXTURE_VARIANT_ADD(stock, shared) { .kind = SHARED, .faults = PAGES };
+FIXTURE_VARIANT_ADD(stock, reused) { .kind = REUSED, .reused = PAGES };
+FIXTURE_VARIANT_ADD(stock, threads) { .kind = THREADS, .faults = PAGES };
+FIXTURE_VARIANT_ADD(stock, zero_page) { .kind = ZERO };
+/* Without an anon_vma yet, do_wp_page() is entered twice. */
+FIXTURE_VARIANT_ADD(stock, private_file) { .kind = PRIVATE_FILE, .faults = PAGES };
+FIXTURE_VARIANT_ADD(stock, shared_file) { .kind = SHARED_FILE };
+FIXTURE_VARIANT_ADD(stock, uffd_wp) { .kind = UFFD, .faults = PAGES };
+FIXTURE_VARIANT_ADD(stock, gup) { .kind = GUP, .unshared = PAGES };
+
+/* NULL, or the reason to skip */
+static const char *no_events(void)
+{
+	if (!access("/proc/cow_stats", F_OK))
+		return "the kernel has CONFIG_COW_STATS";
+	if (geteuid())
+		return "kprobe events need root";
+	if (access(TRACEFS "/kprobe_events", W_OK) ||
+	    access(TRACEFS "/synthetic_events", W_OK))
+		return "no kprobe events and hist triggers (CONFIG_KPROBE_EVENTS, CONFIG_HIST_TRIGGERS)";
+	if (access("/sys/kernel/btf/vmlinux", R_OK))
+		return "no BTF (CONFIG_DEBUG_INFO_BTF)";
+	return NULL;
+}
+
+FIXTURE_SETUP(stock)
+{
+	const char *reason = no_events();
+
+	cow_proc = "/proc";
+	if (reason)
+		SKIP(return, "%s", reason);
+}
+
+FIXTURE_TEARDOWN(stock)
+{
+}
+
+/*
+ * The watched process
+ */
+
+static size_t ps;
+static int uffd = -1;
+
+static char *map_private_file(void)
+{
+	char *area = cow_map(2 * PAGES * ps, ps);
+	int fd = memfd_create("private", MFD_CLOEXEC), i;
+
+	if (!area || fd < 0 || ftruncate(fd, PAGES * ps))
+		return NULL;
+	/* With a gap between them, they do not become one mapping. */
+	for (i = 0; i < PAGES; i++) {
+		char *p = area + 2 * i * ps;
+
+		if (mmap(p, ps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+			 fd, i * ps) != p)
+			return NULL;
+		cow_peek(p);
+	}
+	close(fd);
+	return area;
+}
+
+/* Clean pages that are not writable, until the kernel has been asked. */
+static char *map_shared_file(void)
+{
+	int fd = memfd_create("shared", MFD_CLOEXEC), i;
+	char *area;
+
+	if (fd < 0 || ftruncate(fd, PAGES * ps))
+		return NULL;
+	area = mmap(NULL, PAGES * ps, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (area == MAP_FAILED)
+		return NULL;
+	for (i = 0; i < PAGES; i++)
+		cow_peek(area + i * ps);
+	if (mprotect(area, PAGES * ps, PROT_READ) ||
+	    mprotect(area, PAGES * ps, PROT_READ | PROT_WRITE))
+		return NULL;
+	return area;
+}
+
+static char *map_area(enum kind kind)
+{
+	char *area;
+	int i;
+
+	if (kind == PRIVATE_FILE)
+		return map_private_file();
+	if (kind == SHARED_FILE)
+		return map_shared_file();
+	area = cow_map(PAGES * ps, PAGES * ps);
+	for (i = 0; area && kind == ZERO && i < PAGES; i++)
+		cow_peek(area + i * ps);
+	if (area && kind != ZERO)
+		cow_fill(area, PAGES * ps, 1);
+	return area;
+}
+
+/* Lift the protection of each page that somebody wants to write to. */
+static void *unprotect_pages(void *arg)
+{
+	struct uffd_msg msg;
+
+	(void)arg;
+	while (read(uffd, &msg, sizeof(msg)) == sizeof(msg)) {
+		struct uffdio_writeprotect wp = {
+			.range = {
+				.start = msg.arg.pagefault.address & ~(__u64)(ps - 1),
+				.len = ps,
+			},
+		};
+
+		if (ioctl(uffd, UFFDIO_WRITEPROTECT, &wp))
+			_exit(9);
+	}
+	return NULL;
+}
+
+static int protect_areas(char **areas)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	pthread_t thread;
+	int r;
+
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api))
+		return -errno;
+	for (r = 0; r < ROUNDS; r++) {
+		struct uffdio_register reg = {
+			.range = { .start = (uintptr_t)areas[r], .len = PAGES * ps },
+			.mode = UFFDIO_REGISTER_MODE_WP,
+		};
+		struct uffdio_writeprotect wp = {
+			.range = reg.range,
+			.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+		};
+
+		if (ioctl(uffd, UFFDIO_REGISTER, &reg) ||
+		    ioctl(uffd, UFFDIO_WRITEPROTECT, &wp))
+			return -errno;
+	}
+	return -pthread_create(&thread, NULL, unprotect_pages, NULL);
+}
+
+/* process_vm_readv() pins the pages that it reads: FOLL_PIN without FOLL_WRITE. */
+static int pin_for_reading(char *area)
+{
+	static char copy[PAGES][1];
+	struct iovec local = { .iov_base = copy, .iov_len = sizeof(copy) };
+	struct iovec remote[PAGES];
+	int i;
+
+	for (i = 0; i < PAGES; i++) {
+		remote[i].iov_base = area + i * ps;
+		remote[i].iov_len = 1;
+	}
+	return process_vm_readv(getpid(), &local, 1, remote, PAGES, 0) != PAGES;
+}
+
+static void touch_all(char *area, size_t step)
+{
+	int i;
+
+	for (i = 0; i < PAGES; i++)
+		cow_touch(area + i * step, 'w');
+}
+
+/* A second writer, which is there before the round that counts */
+static char *second_area;
+static pthread_barrier_t barrier;
+
+static void *second_writer(void *arg)
+{
+	int r;
+
+	(void)arg;
+	for (r = 0; r < ROUNDS; r++) {
+		pthread_barrier_wait(&barrier);
+		touch_all(second_area + 1, ps);
+		pthread_barrier_wait(&barrier);
+	}
+	return NULL;
+}
+
+static int act(enum kind kind, char *area)
+{
+	if (kind == GUP)
+		return pin_for_reading(area);
+	if (kind == THREADS) {
+		second_area = area;
+		pthread_barrier_wait(&barrier);
+	}
+	touch_all(area, kind == PRIVATE_FILE ? 2 * ps : ps);
+	if (kind == THREADS)
+		pthread_barrier_wait(&barrier);
+	return 0;
+}
+
+/* Each byte received: one round. The last one is to be seen by cowstat. */
+static int watched(struct cow_child *self, void *arg)
+{
+	const enum kind kind = *(enum kind *)arg;
+	struct cow_child idle;
+	char *areas[ROUNDS];
+	pthread_t thread;
+	int r;
+
+	ps = cow_page_size();
+	for (r = 0; r < ROUNDS; r++) {
+		areas[r] = map_area(kind);
+		if (!areas[r])
+			return 1;
+	}
+	/* It would share the page cache's pages, nothing else. */
+	if (kind != PRIVATE_FILE && cow_child_idle(&idle))
+		return 2;
+	if (kind == REUSED && cow_child_end(&idle))
+		return 3;
+	if (kind == UFFD && protect_areas(areas))
+		return 4;
+	if (kind == THREADS &&
+	    (pthread_barrier_init(&barrier, NULL, 2) ||
+	     pthread_create(&thread, NULL, second_writer, NULL)))
+		return 5;
+	for (r = 0; r < ROUNDS; r++) {
+		if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
+			return 6;
+		if (act(kind, areas[r]))
+			return 7;
+	}
+	if (cow_child_send(self, 1))
+		return 8;
+	/* Until it is told to end */
+	cow_child_recv(self);
+	return kind == PRIVATE_FILE || kind == REUSED ? 0 : cow_child_end(&idle);
+}
+
+/*
+ * The tests
+ */
+
+struct seen {
+	unsigned long long faults, reused, unshared, ns;
+};
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+/* What cowstat has printed of the last round. 0 or a negative errno */
+static int watch(enum kind kind, struct seen *seen)
+{
+	double begin, length, last_sample = 0;
+	struct cow_child child;
+	char pid[16];
+	int r, ret;
+
+	memset(seen, 0, sizeof(*seen));
+	ret = cow_child_fork(&child, watched, &kind);
+	if (ret)
+		return ret;
+	for (r = 0; r < ROUNDS - 1; r++)
+		if (cow_child_recv(&child) != 1 || cow_child_send(&child, 1))
+			return -EPIPE;
+	if (cow_child_recv(&child) != 1)
+		return -EPIPE;
+	snprintf(pid, sizeof(pid), "%d", child.pid);
+	begin = now();
+	start("-j", "-p", pid, "0.1", NULL);
+	/* The events are there once a line is. */
+	if (!json_parse(next_line()) || !json_null("faults") ||
+	    cow_child_send(&child, 1) || cow_child_recv(&child) != 1)
+		return -EPROTO;
+	for (length = now() - begin; last_sample < length; ) {
+		if (!json_parse(next_line()) || json_null("faults"))
+			return -EPROTO;
+		last_sample += json_double("seconds");
+		seen->faults += json_ull("faults");
+		seen->reused += json_ull("reused");
+		seen->unshared += json_ull("unshared");
+		seen->ns += json_ull("fault_total_ns");
+	}
+	finish(SIGTERM);
+	if (run.status)
+		return -EPROTO;
+	return cow_child_end(&child);
+}
+
+TEST_F_TIMEOUT(stock, exact, TEST_TIMEOUT)
+{
+	struct seen seen = {};
+	int i, ret = 0;
+
+	for (i = 0; i < COW_TRIES; i++) {
+		ret = watch(variant->kind, &seen);
+		ASSERT_EQ(ret, 0)
+			TH_LOG("%s", run.errors);
+		/* Memory may be low, or a page on its way somewhere: repeat. */
+		if (seen.faults == variant->faults &&
+		    seen.reused == variant->reused &&
+		    seen.unshared == variant->unshared)
+			break;
+	}
+	EXPECT_EQ(seen.faults, variant->faults);
+	EXPECT_EQ(seen.reused, variant->reused);
+	EXPECT_EQ(seen.unshared, variant->unshared);
+	if (seen.faults + seen.reused) {
+		EXPECT_GT(seen.ns, 0ULL);
+	} else if (variant->kind != ZERO) {
+		EXPECT_EQ(seen.ns, 0ULL);
+	}
+}
+
+/*
+ * Without a fixture
+ */
+
+/* Instances and events in tracefs that a cowstat has made */
+static int leftovers(void)
+{
+	static const char * const files[] = { "kprobe_events", "synthetic_events" };
+	static char text[65536];
+	struct dirent *entry;
+	char path[128];
+	int nr = 0;
+	size_t i;
+	DIR *dir;
+
+	dir = opendir(TRACEFS "/instances");
+	if (!dir)
+		return -errno;
+	while ((entry = readdir(dir)))
+		nr += !strncmp(entry->d_name, "cowstat_", 8);
+	closedir(dir);
+	for (i = 0; i < ARRAY_SIZE(files); i++) {
+		snprintf(path, sizeof(path), TRACEFS "/%s", files[i]);
+		if (cow_read_file(path, text, sizeof(text)) > 0)
+			nr += count_of(text, "cowstat_");
+	}
+	return nr;
+}
+
+TEST(nothing_remains)
+{
+	const char *reason = no_events();
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	cow_proc = "/proc";
+	EXPECT_EQ(cowstat("-j", NULL), 0);
+	EXPECT_EQ(leftovers(), 0);
+	EXPECT_EQ(cowstat("-j", "--", "true", NULL), 0);
+	EXPECT_EQ(leftovers(), 0);
+	start("-j", "0.1", NULL);
+	ASSERT_NE(next_line(), NULL);
+	EXPECT_GT(leftovers(), 0);
+	finish(SIGTERM);
+	EXPECT_EQ(leftovers(), 0);
+	/* Nobody can remove what a killed one has made, but the next one does. */
+	start("-j", "0.1", NULL);
+	ASSERT_NE(next_line(), NULL);
+	finish(SIGKILL);
+	EXPECT_GT(leftovers(), 0);
+	EXPECT_EQ(cowstat("-j", NULL), 0);
+	EXPECT_EQ(leftovers(), 0);
+}
+
+/*
+ * --spend N: N pages are copied by a grandchild that nobody waits for, as its
+ * parent has exited.
+ */
+static int spend(int pages)
+{
+	size_t size = cow_page_size();
+	char *area = cow_map(512 * size, size);
+	struct cow_child idle;
+	int ends[2], i;
+	pid_t pid;
+	char byte;
+
+	if (!area || pages < 0 || pages > 512 || pipe(ends))
+		return 1;
+	cow_fill(area, 512 * size, 1);
+	if (cow_child_idle(&idle))
+		return 1;
+	pid = fork();
+	if (pid < 0)
+		return 1;
+	if (!pid) {
+		if (fork())
+			_exit(0);
+		for (i = 0; i < pages; i++)
+			cow_touch(area + i * size, 'w');
+		_exit(write(ends[1], "", 1) != 1);
+	}
+	close(ends[1]);
+	if (waitpid(pid, NULL, 0) != pid || read(ends[0], &byte, 1) != 1)
+		return 1;
+	return cow_child_end(&idle);
+}
+
+static unsigned long long bill(const char *pages)
+{
+	char self[PATH_MAX];
+
+	/* cowstat() writes over what own_path() returns. */
+	snprintf(self, sizeof(self), "%s", own_path());
+	if (cowstat("-j", "--", self, "--spend", pages, NULL) ||
+	    !json_parse(strchr(run.errors, '{')) || json_null("faults"))
+		return 0;
+	return json_ull("faults");
+}
+
+/* The loader's and the C library's copies are in both, and the same. */
+TEST(bill_has_grandchildren)
+{
+	const char *reason = no_events();
+	unsigned long long few = 0, many = 0;
+	int i;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	cow_proc = "/proc";
+	for (i = 0; i < COW_TRIES && (!few || many != few + 500); i++) {
+		few = bill("12");
+		many = bill("512");
+		ASSERT_GT(few, 12ULL)
+			TH_LOG("%s", run.errors);
+	}
+	EXPECT_EQ(many, few + 500);
+	EXPECT_EQ(leftovers(), 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--spend"))
+		_exit(spend(atoi(argv[2])));
+	return test_harness_run(argc, argv);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Copy-on-write faults on a kernel that does not count them: by kprobe events and
+ * hist triggers, in a tracefs instance of our own.
+ */
+#ifndef __COWSTAT_PROBES_H
+#define __COWSTAT_PROBES_H
+
+#include <sys/types.h>
+
+/* Since probes_begin() */
+struct probed {
+	/* As in /proc/cow_stats, under these names */
+	unsigned long long faults, reused, unshared, fault_total_ns;
+	/* Faults that are in none of these, as a table was full */
+	unsigned long long missed;
+};
+
+/*
+ * Whose faults: all, or those of one process, or those of every process apart,
+ * so that probes_read_tree() can add up.
+ */
+enum probes_whose { PROBES_SYSTEM, PROBES_PROCESS, PROBES_EACH };
+
+/*
+ * Begin to count. NULL, or the reason why this kernel cannot; then nothing is
+ * left behind. What a killed cowstat has left is removed first. Needs root.
+ */
+const char *probes_begin(enum probes_whose whose, pid_t pid);
+/* 0 or a negative errno */
+int probes_read(struct probed *p);
+/* A process with all its descendants, also those that nobody has waited for */
+int probes_read_tree(struct probed *p, pid_t root);
+/* Remove all that probes_begin() has made. May be called twice. */
+void probes_end(void);
+
+#endif /* __COWSTAT_PROBES_H */
