@@ -45,6 +45,7 @@
 /* include/linux/mm.h and mm_types.h */
 #define VM_MAYSHARE_BIT		7
 #define FAULT_FLAG_UNSHARE_BIT	10
+#define VM_FAULT_WRITE		8	/* before 6.2: a fault that was solved */
 
 #if defined(__x86_64__)
 #define RETURN_ADDRESS	"$stack0"
@@ -144,8 +145,8 @@ static int set_trigger(const char *event, const char *fmt, ...)
  */
 
 static const char * const events[] = {
-	"copied", "end", "reused", "reused_2", "reused_3", "+copy", "+time", "sched/sched_process_fork",
-	"start",
+	"copied", "end", "reused", "reused_2", "reused_3", "+copy", "+time",
+	"sched/sched_process_fork", "start",
 };
 
 static void clear_triggers(const char *instance, const char *event)
@@ -409,7 +410,7 @@ static bool add_reuse_kprobes(void)
 
 static bool add_kprobes(void)
 {
-	const char *removal = codes[codes[FOLIO_REMOVE].start ? FOLIO_REMOVE : PAGE_REMOVE].name;
+	int removal = codes[FOLIO_REMOVE].start ? FOLIO_REMOVE : PAGE_REMOVE;
 	char vma[32];
 
 	snprintf(vma, sizeof(vma), "+%u($arg1)", members[VMF_VMA].offset);
@@ -419,7 +420,7 @@ static bool add_kprobes(void)
 	       !add_kprobe("r%d:%s/end do_wp_page " THREAD_KEY " ret=$retval:u32",
 			   KRETPROBES, name) &&
 	       !add_kprobe("p:%s/copied %s " THREAD_KEY " from=" RETURN_ADDRESS ":x64",
-			   name, removal) &&
+			   name, codes[removal].name) &&
 	       add_reuse_kprobes();
 }
 #else
@@ -496,8 +497,8 @@ static bool add_triggers(pid_t pid)
 			    "hist:keys=stack:size=%d:onmatch(%s.start).trace(%s_copy,$cp,$cu) if %s",
 			    ENTRIES, name, name, callers) &&
 	       !set_trigger("end",
-			    "hist:keys=stack:ns=common_timestamp-$t:size=%d:onmatch(%s.start).trace(%s_time,$ep,$eu,$es,$ns) if ret == 0",
-			    ENTRIES, name, name) &&
+			    "hist:keys=stack:ns=common_timestamp-$t:size=%d:onmatch(%s.start).trace(%s_time,$ep,$eu,$es,$ns) if ret == 0 || ret == %d",
+			    ENTRIES, name, name, VM_FAULT_WRITE) &&
 	       add_reuse_triggers(callers, only);
 }
 
