@@ -125,11 +125,16 @@ copy_perl()
 	cp -aL "$modules/." "$target/"
 }
 
-# tools_archive FILE: trace-cmd and perf, 35 MB, only if cow_trace.sh is run
+# tools_archive FILE: trace-cmd and perf, 35 MB, only if cow_trace.sh is run; bpftrace,
+# 200 MB with its libraries, if the host has it, for images only: our kernels have no BPF
 tools_archive()
 {
 	local dir
 	dir=$(mktemp -d "$SCRATCH/tools.XXX")
+	if [ -n "$IMAGE" ] && filtered_programs | grep -x cow_bpf.sh > /dev/null &&
+		[ -x "$(guest_program bpftrace)" ]; then
+		copy_program "$dir" "$(guest_program bpftrace)" /usr/bin/bpftrace
+	fi
 	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
 		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf

@@ -9,8 +9,7 @@
 # -t NAME runs one test; as often as wanted.
 
 DIR=$(dirname "$(readlink -f "$0")")
-# shellcheck source=/dev/null
-. "$DIR/../kselftest/ktap_helpers.sh"
+. "$DIR/trace_helpers.sh"
 
 TESTS="format tracefs_off tracefs_ahead filter_outcome filter_address filter_refused
 	two_instances trigger_traceoff trigger_hist trace_cmd_off trace_cmd_ahead perf_record_off
@@ -23,25 +22,6 @@ TRACEFS=/sys/kernel/tracing
 STATS=/proc/cow_stats
 HISTOGRAM=/proc/cow_histogram
 
-skip_test()
-{
-	__ktap_test ok "$1" "SKIP $2"
-	KTAP_CNT_SKIP=$((KTAP_CNT_SKIP + 1))
-}
-
-# A test says with these why it fails (and then returns 1) or is skipped.
-complain()
-{
-	ktap_print_msg "$*"
-	return 1
-}
-
-skip()
-{
-	SKIP=$*
-	return 0
-}
-
 sysctl_value()
 {
 	cat "/proc/sys/vm/$1"
@@ -50,25 +30,6 @@ sysctl_value()
 #
 # The workload and what it must leave in a trace
 #
-
-# workload COMMAND...: which is, or runs, known_faults; what that says is kept
-workload()
-{
-	"$@" > "$TMP/said" 2> "$TMP/errors" && return
-	sed 's/^/# /' "$TMP/errors"
-	complain "failed: $*"
-}
-
-# expected [OUTCOME]: the records of the last workload, of one outcome only
-expected()
-{
-	grep -v '^pid' "$TMP/said" | grep "${1:+outcome=$1}"
-}
-
-known_pid()
-{
-	sed -n 's/^pid //p' "$TMP/said"
-}
 
 # records FILE: the records of the workload's memory in FILE, each as
 # known_faults prints it, from the output of tracefs, trace-cmd or perf:
@@ -148,7 +109,7 @@ compare()
 
 INSTANCE=
 
-begin_instance()
+before_test()
 {
 	INSTANCE=$TRACEFS/instances/cow_trace.$$
 	mkdir "$INSTANCE" 2> /dev/null ||
@@ -156,7 +117,7 @@ begin_instance()
 	EVENTS=$INSTANCE/events/cow
 }
 
-end_instance()
+after_test()
 {
 	[ -n "$INSTANCE" ] || return 0
 	for instance in "$INSTANCE" "$INSTANCE.2"; do
@@ -320,11 +281,6 @@ test_trigger_hist()
 # trace-cmd and perf: recorded to a file, and read back
 #
 
-need_tool()
-{
-	command -v "$1" > /dev/null || { skip "no $1 here"; false; }
-}
-
 # trace-cmd has the top-level buffer to itself.
 need_idle_tracefs()
 {
@@ -402,38 +358,8 @@ test_uncounted()
 
 cleanup()
 {
-	end_instance
+	after_test
 	rm -rf "$TMP"
-}
-
-run_test()
-{
-	SKIP=
-	status=0
-	begin_instance && "test_$1" || status=1
-	end_instance
-	if [ $status -ne 0 ]; then
-		ktap_test_fail "$1"
-	elif [ -n "$SKIP" ]; then
-		skip_test "$1" "$SKIP"
-	else
-		ktap_test_pass "$1"
-	fi
-}
-
-chosen_tests()
-{
-	for name in $TESTS; do
-		case " $* " in
-		"  "|*" -t $name "*) echo "$name" ;;
-		esac
-	done
-}
-
-skip_all()
-{
-	ktap_skip_all "$*"
-	exit "$KSFT_SKIP"
 }
 
 ktap_print_header
@@ -450,8 +376,4 @@ trap 'exit 1' HUP INT TERM
 "$DIR/known_faults" > /dev/null 2> "$TMP/errors"
 [ $? -ne "$KSFT_SKIP" ] || skip_all "$(cat "$TMP/errors")"
 
-ktap_set_plan "$(chosen_tests "$@" | wc -l)"
-for name in $(chosen_tests "$@"); do
-	run_test "$name"
-done
-ktap_finished
+run_chosen "$@"

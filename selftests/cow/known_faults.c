@@ -293,7 +293,7 @@ int main(int argc, char **argv)
 		errx(4, "needs an address space of 64 bits");
 	ps = cow_page_size();
 	cow_allow_changes();
-	reason = cow_setup(&saved, ahead ? AHEAD : 0, 0);
+	reason = cow_setup(&saved, ahead ? AHEAD : COW_PLAIN, COW_ANY_KERNEL);
 	if (reason)
 		errx(4, "%s", reason);
 	atexit(restore);
