@@ -178,9 +178,10 @@ class Folder:
 #
 
 def head_comment(path):
-    """The paragraphs of the comment at the head of a C or shell file."""
+    """The paragraphs of the comment at the head of a C or shell file, or a manual."""
     lines = []
     for line in read(path).splitlines():
+        line = re.sub(r'^\.\\"', "#", line)
         if re.match(r"#!|(//|/\*|#) ?SPDX|/\*$", line):
             continue
         if line.startswith(" */") or not re.match(r" \*|#", line):

@@ -476,11 +476,21 @@ static const char *json_number(const char *p)
 	return p;
 }
 
+static const char *json_string(const char *p)
+{
+	for (p++; *p != '"'; p++)
+		if ((unsigned char)*p < ' ' || (*p == '\\' && !*++p))
+			return NULL;
+	return p + 1;
+}
+
 static const char *json_value(const char *p)
 {
 	static const char * const words[] = { "null", "true", "false" };
 	size_t i;
 
+	if (*p == '"')
+		return json_string(p);
 	for (i = 0; i < ARRAY_SIZE(words); i++)
 		if (!strncmp(p, words[i], strlen(words[i])))
 			return p + strlen(words[i]);

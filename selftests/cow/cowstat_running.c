@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -518,6 +519,46 @@ TEST_F_TIMEOUT(running, exited, TEST_TIMEOUT)
 		if (!reap)
 			cow_child_end(&child);
 	}
+}
+
+static void *other_thread(void *arg)
+{
+	struct cow_child *self = arg;
+
+	/* Until the main thread is a zombie */
+	while (!cow_task_ended(getpid()))
+		usleep(1000);
+	cow_child_send(self, 1);
+	cow_child_recv(self);
+	_exit(0);
+}
+
+static int exit_main_thread(struct cow_child *self, void *arg)
+{
+	pthread_t thread;
+
+	(void)arg;
+	if (pthread_create(&thread, NULL, other_thread, self))
+		return 1;
+	/* This thread alone; pthread_exit() would need libgcc_s in the guest. */
+	return syscall(SYS_exit, 0);
+}
+
+/* The process lives on without its main thread. */
+TEST_F_TIMEOUT(running, main_thread_exited, TEST_TIMEOUT)
+{
+	struct cow_child child;
+	char pid[16];
+
+	ASSERT_EQ(cow_child_fork(&child, exit_main_thread, NULL), 0);
+	ASSERT_EQ(cow_child_recv(&child), 1);
+	snprintf(pid, sizeof(pid), "%d", child.pid);
+	EXPECT_EQ(cowstat("-j", "-p", pid, "0.05", "3", NULL), 0)
+		TH_LOG("%s", run.errors);
+	EXPECT_EQ(lines_of(run.text), 3);
+	ASSERT_TRUE(json_parse(strrchr(run.text, '{')));
+	EXPECT_FALSE(json_null("faults"));
+	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
 /* The first line of the system's is /proc/cow_stats. */

@@ -189,15 +189,9 @@ static bool cow_parse(char **text, unsigned long long *val)
  * Counters
  */
 
-struct cow_parser {
-	struct cow_stats *s;
-	bool seen[COW_NR_KEYS];
-};
-
 static int cow_stats_line(char *line, void *arg)
 {
-	struct cow_parser *parser = arg;
-	struct cow_stats *s = parser->s;
+	struct cow_stats *s = arg;
 	unsigned long long val;
 	char *text;
 	int i;
@@ -214,10 +208,10 @@ static int cow_stats_line(char *line, void *arg)
 	for (i = 0; i < COW_NR_KEYS; i++) {
 		if (strcmp(line, cow_key_names[i]))
 			continue;
-		if (parser->seen[i])
+		if (s->known[i])
 			return -EPROTO;
 		s->v[i] = val;
-		parser->seen[i] = true;
+		s->known[i] = true;
 		break;
 	}
 	return 0;
@@ -225,25 +219,26 @@ static int cow_stats_line(char *line, void *arg)
 
 static int cow_stats_parse(struct cow_stats *s, const char *path, bool system)
 {
-	struct cow_parser parser = { .s = s };
 	int i, nr;
 
 	memset(s, 0, sizeof(*s));
-	nr = cow_parse_lines(path, cow_stats_line, &parser);
+	nr = cow_parse_lines(path, cow_stats_line, s);
 	if (nr < 0)
 		return nr;
 	if (!nr)
 		return system ? -EPROTO : -ENODATA;
 	for (i = COW_ATTEMPTS; i < COW_NR_SYSTEM_KEYS; i++)
-		s->precopy |= parser.seen[i];
+		s->precopy |= s->known[i];
 	for (i = 0; i < COW_NR_KEYS; i++) {
-		if (parser.seen[i] || (!s->precopy && cow_is_precopy(i)) ||
+		if (s->known[i] || (!s->precopy && cow_is_precopy(i)) ||
 		    (system && i >= COW_NR_SYSTEM_KEYS) ||
 		    (!system && cow_is_percentile(i)))
 			continue;
-		return -EPROTO;
+		s->missing = cow_key_names[i];
+		break;
 	}
-	return 0;
+	/* Without this one it is some other file. */
+	return s->known[COW_FAULTS] ? 0 : -EPROTO;
 }
 
 int cow_stats_read(struct cow_stats *s)
@@ -265,6 +260,12 @@ int cow_stats_read_pid(struct cow_stats *s, pid_t pid)
 	return cow_stats_parse(s, path, false);
 }
 
+void cow_stats_set(struct cow_stats *s, enum cow_key key, unsigned long long val)
+{
+	s->v[key] = val;
+	s->known[key] = true;
+}
+
 void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
 		     const struct cow_stats *after)
 {
@@ -275,6 +276,9 @@ void cow_stats_delta(struct cow_stats *d, const struct cow_stats *before,
 			  after->v[i] - before->v[i];
 	d->v[COW_AVG_NS] = d->v[COW_FAULTS] ?
 			   d->v[COW_TOTAL_NS] / d->v[COW_FAULTS] : 0;
+	for (i = 0; i < COW_NR_KEYS; i++)
+		d->known[i] = before->known[i] && after->known[i];
+	d->missing = after->missing;
 	d->skips = after->skips - before->skips;
 	d->precopy = after->precopy;
 }

@@ -107,14 +107,18 @@ struct cow_stats {
 	unsigned long long v[COW_NR_KEYS];
 	/* Sum of every precopy_skip_*, also of one that is not in the list. */
 	unsigned long long skips;
+	/* Which keys the file has. A kernel may have fewer than this list, or more. */
+	bool known[COW_NR_KEYS];
+	/* The first key that is not there and should be; NULL: none */
+	const char *missing;
 	/* Does the file have precopy_*? Not without CONFIG_COW_PRECOPY. */
 	bool precopy;
 };
 
 /*
  * The whole system, since the last reset. -ENOENT: kernel without
- * CONFIG_COW_STATS; -EPROTO: a key is missing or twice, or a line malformed.
- * Unknown keys are left out.
+ * CONFIG_COW_STATS; -EPROTO: a key is there twice, a line malformed, or there is
+ * not even "faults". Unknown keys are left out; see also missing.
  */
 int cow_stats_read(struct cow_stats *s);
 
@@ -127,6 +131,9 @@ int cow_stats_read(struct cow_stats *s);
  * space, as a zombie and a kernel thread; -EPROTO as above.
  */
 int cow_stats_read_pid(struct cow_stats *s, pid_t pid);
+
+/* For counts from elsewhere */
+void cow_stats_set(struct cow_stats *s, enum cow_key key, unsigned long long val);
 
 /*
  * after - before, for every counter. The average is that of the difference; its

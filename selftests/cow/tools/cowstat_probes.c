@@ -246,7 +246,7 @@ static const char *find_tracefs(void)
 				       strerror(errno));
 		return NULL;
 	}
-	return because("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing");
+	return because("tracefs is not mounted: mount -t tracefs none /sys/kernel/tracing");
 }
 
 /* A function's code: up to the next symbol */
@@ -584,64 +584,62 @@ static int for_each_entry(const char *event, entry_fn fn, void *arg,
 	return 0;
 }
 
-/* A process and its descendants, by the forks that were seen */
-struct tree {
-	unsigned int *pids;	/* NULL: all that is counted */
-	size_t nr, room;
-	bool grown;
+/*
+ * What was counted of each process; of PROBES_SYSTEM and PROBES_PROCESS all is that
+ * of process 0. Twice as many slots as the kernel's tables have entries.
+ */
+struct counted {
+	unsigned int pid;
+	bool used;
+	struct probed p;
 };
 
-static bool in_tree(const struct tree *t, unsigned int pid)
-{
-	size_t i;
+static struct counted table[4 * ENTRIES];
 
-	for (i = 0; i < t->nr; i++)
-		if (t->pids[i] == pid)
-			return true;
-	return !t->pids;
+static struct counted *slot_of(unsigned int pid)
+{
+	size_t i = pid % ARRAY_SIZE(table);
+
+	while (table[i].used && table[i].pid != pid)
+		i = (i + 1) % ARRAY_SIZE(table);
+	return &table[i];
 }
 
-static void add_child(const struct entry *e, void *arg)
+static struct probed *counts_of(unsigned int pid)
 {
-	struct tree *t = arg;
+	struct counted *slot = slot_of(whose == PROBES_EACH ? pid : 0);
 
-	if (!in_tree(t, e->pid) || in_tree(t, e->child) || t->nr == t->room)
-		return;
-	t->pids[t->nr++] = e->child;
-	t->grown = true;
+	slot->pid = whose == PROBES_EACH ? pid : 0;
+	slot->used = true;
+	return &slot->p;
 }
 
-struct reading {
-	struct probed *sum;
-	const struct tree *tree;
-};
+const struct probed *probes_of(pid_t pid)
+{
+	return &slot_of(whose == PROBES_EACH ? pid : 0)->p;
+}
 
 static void add_copies(const struct entry *e, void *arg)
 {
-	struct reading *r = arg;
+	struct probed *p = counts_of(e->pid);
 
-	if (!in_tree(r->tree, e->pid))
-		return;
+	(void)arg;
 	if (e->unshare)
-		r->sum->unshared += e->hits;
+		p->unshared += e->hits;
 	else
-		r->sum->faults += e->hits;
+		p->faults += e->hits;
 }
 
 static void add_reused(const struct entry *e, void *arg)
 {
-	struct reading *r = arg;
-
-	if (in_tree(r->tree, e->pid))
-		r->sum->reused += e->hits;
+	(void)arg;
+	counts_of(e->pid)->reused += e->hits;
 }
 
 static void add_time(const struct entry *e, void *arg)
 {
-	struct reading *r = arg;
-
-	if (in_tree(r->tree, e->pid))
-		r->sum->fault_total_ns += e->ns;
+	(void)arg;
+	counts_of(e->pid)->fault_total_ns += e->ns;
 }
 
 static void ignore(const struct entry *e, void *arg)
@@ -670,37 +668,59 @@ static unsigned long long missed_ends(void)
 	return sum;
 }
 
-static int read_counts(struct probed *p, const struct tree *tree)
+int probes_read(unsigned long long *missed)
 {
-	struct reading r = { .sum = p, .tree = tree };
+	size_t i;
+	int ret;
+
+	memset(table, 0, sizeof(table));
+	*missed = 0;
+	ret = for_each_entry("+copy", add_copies, NULL, missed) ?:
+	      for_each_entry("+time", add_time, NULL, missed) ?:
+	      for_each_entry("start", ignore, NULL, missed);
+	for (i = 0; i < ARRAY_SIZE(reusing) && !ret; i++)
+		if (codes[reusing[i].code].start)
+			ret = for_each_entry(reusing[i].event, add_reused, NULL,
+					     missed);
+	*missed += missed_ends();
+	return ret;
+}
+
+/* A process and its descendants, by the forks that were seen */
+struct tree {
+	unsigned int *pids;
+	size_t nr, room;
+	bool grown;
+};
+
+static bool in_tree(const struct tree *t, unsigned int pid)
+{
+	size_t i;
+
+	for (i = 0; i < t->nr; i++)
+		if (t->pids[i] == pid)
+			return true;
+	return false;
+}
+
+static void add_child(const struct entry *e, void *arg)
+{
+	struct tree *t = arg;
+
+	if (!in_tree(t, e->pid) || in_tree(t, e->child) || t->nr == t->room)
+		return;
+	t->pids[t->nr++] = e->child;
+	t->grown = true;
+}
+
+int probes_read_tree(struct probed *p, pid_t root, unsigned long long *missed)
+{
+	struct tree tree = { .nr = 1, .room = 4 * ENTRIES };
+	unsigned long long dropped;
 	size_t i;
 	int ret;
 
 	memset(p, 0, sizeof(*p));
-	ret = for_each_entry("+copy", add_copies, &r, &p->missed) ?:
-	      for_each_entry("+time", add_time, &r, &p->missed) ?:
-	      for_each_entry("start", ignore, NULL, &p->missed);
-	for (i = 0; i < ARRAY_SIZE(reusing) && !ret; i++)
-		if (codes[reusing[i].code].start)
-			ret = for_each_entry(reusing[i].event, add_reused, &r,
-					     &p->missed);
-	p->missed += missed_ends();
-	return ret;
-}
-
-int probes_read(struct probed *p)
-{
-	static const struct tree all;
-
-	return read_counts(p, &all);
-}
-
-int probes_read_tree(struct probed *p, pid_t root)
-{
-	struct tree tree = { .nr = 1, .room = 4 * ENTRIES };
-	unsigned long long dropped = 0;
-	int ret;
-
 	tree.pids = calloc(tree.room, sizeof(*tree.pids));
 	if (!tree.pids)
 		return -ENOMEM;
@@ -711,8 +731,16 @@ int probes_read_tree(struct probed *p, pid_t root)
 		ret = for_each_entry("sched/sched_process_fork", add_child, &tree,
 				     &dropped);
 	} while (!ret && tree.grown);
-	ret = ret ?: read_counts(p, &tree);
-	p->missed += dropped;
+	ret = ret ?: probes_read(missed);
+	*missed += dropped;
+	for (i = 0; i < tree.nr; i++) {
+		const struct probed *one = probes_of(tree.pids[i]);
+
+		p->faults += one->faults;
+		p->reused += one->reused;
+		p->unshared += one->unshared;
+		p->fault_total_ns += one->fault_total_ns;
+	}
 	free(tree.pids);
 	return ret;
 }

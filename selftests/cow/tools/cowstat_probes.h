@@ -12,8 +12,6 @@
 struct probed {
 	/* As in /proc/cow_stats, under these names */
 	unsigned long long faults, reused, unshared, fault_total_ns;
-	/* Faults that are in none of these, as a table was full */
-	unsigned long long missed;
 };
 
 /*
@@ -27,10 +25,15 @@ enum probes_whose { PROBES_SYSTEM, PROBES_PROCESS, PROBES_EACH };
  * left behind. What a killed cowstat has left is removed first. Needs root.
  */
 const char *probes_begin(enum probes_whose whose, pid_t pid);
-/* 0 or a negative errno */
-int probes_read(struct probed *p);
-/* A process with all its descendants, also those that nobody has waited for */
-int probes_read_tree(struct probed *p, pid_t root);
+/*
+ * Read what the kernel has counted: 0 or a negative errno. *missed: faults that are
+ * in no count, as a table was full.
+ */
+int probes_read(unsigned long long *missed);
+/* What was read of one process; with PROBES_SYSTEM and PROBES_PROCESS of them */
+const struct probed *probes_of(pid_t pid);
+/* Read, and add up a process with all its descendants, waited for or not. */
+int probes_read_tree(struct probed *p, pid_t root, unsigned long long *missed);
 /* Remove all that probes_begin() has made. May be called twice. */
 void probes_end(void);
 

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The rows of cowstat: rates, the table, JSON
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "cowstat.h"
+
+#define DEFAULT_HEIGHT	24		/* lines of what is not a terminal */
+
+static const int percentile_keys[NR_PERCENTILES] = {
+	COW_P50_NS, COW_P90_NS, COW_P95_NS, COW_P99_NS,
+	COW_FAULT_P50_NS, COW_FAULT_P99_NS,
+};
+
+static const int percents[NR_PERCENTILES] = { 50, 90, 95, 99, 50, 99 };
+
+void first_row(struct row *r, const struct sample *s)
+{
+	int i;
+
+	*r = (struct row) {
+		/* The events are only now in place. */
+		.have = s->have & ~HAVE_PROBED,
+		.kind = ROW_TOTAL,
+		.minor = s->minor,
+		.children_minor = s->children_minor,
+		.pgreuse = s->pgreuse,
+		.ksm = s->ksm,
+		.wpcopy = s->wpcopy,
+		.d = s->stats,
+	};
+	for (i = 0; i < NR_PERCENTILES; i++)
+		r->percentile[i] = s->stats.v[percentile_keys[i]];
+}
+
+/* Anything that only ever grows and did not is a sign of a new beginning. */
+static bool restarted(const struct sample *a, const struct sample *b)
+{
+	unsigned int both = a->have & b->have;
+
+	return ((both & HAVE_COUNTS) &&
+		cow_stats_restarted(&a->stats, &b->stats)) ||
+	       ((both & HAVE_HIST) &&
+		(cow_hist_restarted(&a->hist->copy, &b->hist->copy) ||
+		 cow_hist_restarted(&a->hist->fault, &b->hist->fault))) ||
+	       ((both & HAVE_WPCOPY) && b->wpcopy.count < a->wpcopy.count);
+}
+
+/* Minor faults are the difference of two sums, not taken at one instant. */
+static unsigned long long grown(unsigned long long a, unsigned long long b)
+{
+	return b > a ? b - a : 0;
+}
+
+void next_row(struct row *r, const struct sample *a, const struct sample *b)
+{
+	static struct cow_hist copy, fault;
+	int i;
+
+	*r = (struct row) {
+		.kind = ROW_INTERVAL,
+		.have = a->have & b->have,
+		.seconds = (double)(b->ns - a->ns) / NSEC_PER_SEC,
+		.reset = restarted(a, b),
+		.minor = grown(a->minor, b->minor),
+		.children_minor = grown(a->children_minor, b->children_minor),
+		.pgreuse = grown(a->pgreuse, b->pgreuse),
+		.ksm = grown(a->ksm, b->ksm),
+		.wpcopy.count = b->wpcopy.count - a->wpcopy.count,
+		.wpcopy.ns = b->wpcopy.ns - a->wpcopy.ns,
+	};
+	cow_stats_delta(&r->d, &a->stats, &b->stats);
+	if (r->reset)
+		r->have &= HAVE_MINOR | HAVE_PGREUSE | HAVE_KSM;
+	if (!(r->have & HAVE_HIST))
+		return;
+	cow_hist_delta(&copy, &a->hist->copy, &b->hist->copy);
+	cow_hist_delta(&fault, &a->hist->fault, &b->hist->fault);
+	for (i = 0; i < NR_PERCENTILES; i++)
+		r->percentile[i] = cow_hist_percentile(i < FAULT_P50 ? &copy : &fault,
+						       percents[i]);
+}
+
+/* Values are UNKNOWN or not negative. */
+double share(unsigned long long part, unsigned long long whole)
+{
+	return whole ? (double)part / whole : UNKNOWN;
+}
+
+static double rate(const struct row *r, unsigned long long count)
+{
+	return r->kind == ROW_TOTAL ? (double)count : count / r->seconds;
+}
+
+enum field {
+	MINOR, COPIED, REUSED, LOST, AHEAD, REUSE_AHEAD, SKIP_SHARE,
+	COPY_MS, COPY_SHARE, WALL_SHARE, PERCENTILE,
+	PGREUSE, KSM, WPCOPY, WPCOPY_MS,
+};
+
+/* What the kernel's file does not have is not known. */
+static double count_rate(const struct row *r, enum cow_key key)
+{
+	return r->d.known[key] ? rate(r, r->d.v[key]) : UNKNOWN;
+}
+
+static double wall_share(const struct row *r)
+{
+	if (r->kind == ROW_TOTAL || !r->d.known[COW_FAULT_TOTAL_NS])
+		return UNKNOWN;
+	return r->d.v[COW_FAULT_TOTAL_NS] / (r->seconds * NSEC_PER_SEC);
+}
+
+static double value(const struct row *r, enum field which, int arg)
+{
+	switch (which) {
+	case MINOR:
+		return rate(r, r->minor);
+	case COPIED:
+		return count_rate(r, COW_FAULTS);
+	case REUSED:
+		return count_rate(r, COW_REUSED);
+	case LOST:
+		return count_rate(r, COW_LOST);
+	case AHEAD:
+		return count_rate(r, COW_SUCCESS);
+	case REUSE_AHEAD:
+		return count_rate(r, COW_REUSE_AHEAD);
+	case SKIP_SHARE:
+		return share(r->d.skips, r->d.v[COW_ATTEMPTS]);
+	case COPY_MS:
+		return count_rate(r, COW_TOTAL_NS) / NSEC_PER_MSEC;
+	case COPY_SHARE:
+		return share(r->d.v[COW_TOTAL_NS], r->d.v[COW_FAULT_TOTAL_NS]);
+	case WALL_SHARE:
+		return wall_share(r);
+	case PERCENTILE:
+		/* None of them is 0 unless there is nothing. */
+		return r->percentile[arg] ? (double)r->percentile[arg] : UNKNOWN;
+	case PGREUSE:
+		return rate(r, r->pgreuse);
+	case KSM:
+		return rate(r, r->ksm);
+	case WPCOPY:
+		return rate(r, r->wpcopy.count);
+	case WPCOPY_MS:
+		return rate(r, r->wpcopy.ns) / NSEC_PER_MSEC;
+	}
+	return UNKNOWN;
+}
+
+/*
+ * The table
+ */
+
+#define GROUP_FAULTS	"faults/s"
+#define GROUP_AHEAD	"ahead"
+#define GROUP_TIME	"time"
+#define GROUP_COPY	"copy ns"
+#define GROUP_FAULT	"fault ns"
+
+/* What is shown instead where the faults are not counted */
+#define HAVE_INSTEAD	(HAVE_PGREUSE | HAVE_KSM | HAVE_WPCOPY)
+
+enum format { RATE, MSEC, PERCENT, NSEC };
+
+static const struct column {
+	const char *group, *name;
+	int width;
+	bool wide;			/* only with -w */
+	unsigned int needs;
+	enum format format;
+	enum field field;
+	int arg;
+} columns[] = {
+	{ GROUP_FAULTS, "minor", 9, false, HAVE_MINOR, RATE, MINOR },
+	{ GROUP_FAULTS, "copied", 9, false, HAVE_FAULTS, RATE, COPIED },
+	{ GROUP_FAULTS, "reused", 9, false, HAVE_FAULTS, RATE, REUSED },
+	{ GROUP_FAULTS, "lost", 7, false, HAVE_TIMING, RATE, LOST },
+	{ GROUP_FAULTS, "pgreuse", 9, false, HAVE_PGREUSE, RATE, PGREUSE },
+	{ GROUP_FAULTS, "ksm", 8, false, HAVE_KSM, RATE, KSM },
+	{ GROUP_FAULTS, "wpcopy", 9, false, HAVE_WPCOPY, RATE, WPCOPY },
+	{ GROUP_AHEAD, "ahead", 9, false, HAVE_PRECOPY, RATE, AHEAD },
+	{ GROUP_AHEAD, "reuse+", 8, true, HAVE_PRECOPY, RATE, REUSE_AHEAD },
+	{ GROUP_AHEAD, "skip%", 5, true, HAVE_PRECOPY, PERCENT, SKIP_SHARE },
+	{ GROUP_TIME, "wpcms", 7, false, HAVE_WPCOPY, MSEC, WPCOPY_MS },
+	{ GROUP_TIME, "copyms", 7, false, HAVE_TIMING, MSEC, COPY_MS },
+	{ GROUP_TIME, "copy%", 5, true, HAVE_TIMING, PERCENT, COPY_SHARE },
+	{ GROUP_TIME, "wall%", 5, false, HAVE_FAULTS, PERCENT, WALL_SHARE },
+	{ GROUP_COPY, "p50", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P50 },
+	{ GROUP_COPY, "p90", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P90 },
+	{ GROUP_COPY, "p99", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P99 },
+	{ GROUP_FAULT, "p50", 6, true, HAVE_HIST, NSEC, PERCENTILE, FAULT_P50 },
+	{ GROUP_FAULT, "p99", 8, false, HAVE_HIST, NSEC, PERCENTILE, FAULT_P99 },
+};
+
+static bool shown(const struct column *c, unsigned int have)
+{
+	if ((have & HAVE_FAULTS) && (c->needs & HAVE_INSTEAD))
+		return false;
+	return (have & c->needs) && (opt.wide || !c->wide);
+}
+
+/* The time of day, or room for it */
+static void print_clock(bool header)
+{
+	char text[16];
+	time_t now;
+
+	if (!opt.clock)
+		return;
+	now = now_ns(CLOCK_REALTIME) / NSEC_PER_SEC;
+	strftime(text, sizeof(text), "%H:%M:%S", localtime(&now));
+	fprintf(out, "%8s ", header ? "" : text);
+}
+
+/* "--- name ---" of this width */
+static void print_group(const char *name, int width)
+{
+	int len = strlen(name), left = (width - len - 2) / 2, i;
+
+	if (width < len + 2) {
+		fprintf(out, "%*.*s", width, width, name);
+		return;
+	}
+	for (i = 0; i < left; i++)
+		fputc('-', out);
+	i += fprintf(out, " %s ", name);
+	for (; i < width; i++)
+		fputc('-', out);
+}
+
+static void print_groups(unsigned int have)
+{
+	size_t i, j;
+
+	for (i = 0; i < ARRAY_SIZE(columns); i = j) {
+		int width = -1;
+
+		for (j = i; j < ARRAY_SIZE(columns) &&
+		     !strcmp(columns[j].group, columns[i].group); j++)
+			if (shown(&columns[j], have))
+				width += columns[j].width + 1;
+		if (width < 0)
+			continue;
+		fputc(' ', out);
+		print_group(columns[i].group, width);
+	}
+	fputc('\n', out);
+}
+
+static void print_names(unsigned int have)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(columns); i++)
+		if (shown(&columns[i], have))
+			fprintf(out, " %*s", columns[i].width, columns[i].name);
+	fputc('\n', out);
+}
+
+static void print_header(unsigned int have)
+{
+	print_clock(true);
+	fprintf(out, "%8s", "");
+	print_groups(have);
+	print_clock(true);
+	fprintf(out, "%8s", "seconds");
+	print_names(have);
+}
+
+static void print_value(const struct column *c, double val)
+{
+	int decimals = 0;
+
+	switch (c->format) {
+	case RATE:
+		if (val < 99.95 && val != (int)val)
+			decimals = 1;
+		break;
+	case MSEC:
+		decimals = val < 9.9995 ? 3 : val < 9999.95 ? 1 : 0;
+		break;
+	case PERCENT:
+		val *= 100;
+		decimals = val < 999.95 ? 1 : 0;
+		break;
+	case NSEC:
+		break;
+	}
+	if (val < 0)
+		fprintf(out, " %*s", c->width, "-");
+	else
+		fprintf(out, " %*.*f", c->width, decimals, val);
+}
+
+/* What the row is about: of which interval */
+static const char *row_label(const struct row *r)
+{
+	static char text[32];
+
+	if (r->kind == ROW_TOTAL)
+		return "total";
+	if (r->reset)
+		return "reset";
+	if (r->kind == ROW_AVERAGE)
+		return "average";
+	snprintf(text, sizeof(text), "%.2f", r->seconds);
+	return text;
+}
+
+/* have: what the header has; the row may know less. */
+static void print_values(const struct row *r, unsigned int have)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(columns); i++) {
+		const struct column *c = &columns[i];
+
+		if (shown(c, have))
+			print_value(c, r->have & c->needs ?
+				       value(r, c->field, c->arg) : UNKNOWN);
+	}
+	fputc('\n', out);
+}
+
+void print_processes_header(const struct row *r, unsigned int have)
+{
+	fputc('\n', out);
+	print_clock(false);
+	fprintf(out, "%*s", opt.clock ? 14 : 23, row_label(r));
+	print_groups(have);
+	fprintf(out, "%7s %-15s", "PID", "COMMAND");
+	print_names(have);
+}
+
+void print_process_row(const struct target *t, const struct row *r,
+		       unsigned int have)
+{
+	fprintf(out, "%7d %-15s", t->pid, t->name);
+	print_values(r, have);
+}
+
+int screen_height(void)
+{
+	struct winsize size;
+
+	if (ioctl(fileno(out), TIOCGWINSZ, &size) || !size.ws_row)
+		return DEFAULT_HEIGHT;
+	return size.ws_row;
+}
+
+void print_table_row(const struct row *r, unsigned int have)
+{
+	static unsigned int header;
+	static int lines;
+
+	/* The header's two lines, and one for the cursor */
+	if (have != header || (!opt.one_header && lines >= screen_height() - 3)) {
+		print_header(have);
+		header = have;
+		lines = 0;
+	}
+	print_clock(false);
+	fprintf(out, "%8s", row_label(r));
+	print_values(r, have);
+	lines++;
+}
+
+/*
+ * JSON
+ */
+
+static void json_key(const char *key)
+{
+	fprintf(out, ",\"%s\":", key);
+}
+
+void json_count(const char *key, bool known, unsigned long long val)
+{
+	json_key(key);
+	if (known)
+		fprintf(out, "%llu", val);
+	else
+		fputs("null", out);
+}
+
+void json_real(const char *key, bool known, double val)
+{
+	json_key(key);
+	if (known && val >= 0)
+		fprintf(out, "%.9f", val);
+	else
+		fputs("null", out);
+}
+
+/* NULL is not known. A process may have any name. */
+static void json_string(const char *text)
+{
+	if (!text) {
+		fputs("null", out);
+		return;
+	}
+	fputc('"', out);
+	for (; *text; text++) {
+		unsigned char c = *text;
+
+		if (c == '"' || c == '\\')
+			fprintf(out, "\\%c", c);
+		else if (c < ' ' || c > '~')
+			fprintf(out, "\\u%04x", c);
+		else
+			fputc(c, out);
+	}
+	fputc('"', out);
+}
+
+/* The keys that add up, of both files */
+void json_counts(const struct row *r, bool pid)
+{
+	int i;
+
+	for (i = 0; i < COW_NR_KEYS; i++) {
+		bool child = i >= COW_NR_SYSTEM_KEYS;
+		unsigned int needs = HAVE_TIMING;
+
+		if (i > COW_TOTAL_NS && i < COW_ATTEMPTS &&
+		    i != COW_FAULT_TOTAL_NS)
+			continue;
+		if ((i >= COW_ATTEMPTS && !child) ||
+		    i == COW_CHILDREN_SUCCESS || i == COW_CHILDREN_REUSE_AHEAD)
+			needs = HAVE_PRECOPY;
+		if (i == COW_FAULTS || i == COW_REUSED || i == COW_UNSHARED ||
+		    i == COW_FAULT_TOTAL_NS)
+			needs = HAVE_FAULTS;
+		json_count(cow_key_names[i],
+			   (r->have & needs) && (pid || !child) && r->d.known[i],
+			   r->d.v[i]);
+	}
+}
+
+void json_row(const struct target *t, const struct row *r)
+{
+	static const struct {
+		const char *key;
+		unsigned int needs;
+		enum field field;
+	} rates[] = {
+		{ "minor_faults_per_s", HAVE_MINOR, MINOR },
+		{ "faults_per_s", HAVE_FAULTS, COPIED },
+		{ "reused_per_s", HAVE_FAULTS, REUSED },
+		{ "lost_per_s", HAVE_TIMING, LOST },
+		{ "precopy_success_per_s", HAVE_PRECOPY, AHEAD },
+		{ "reuse_ahead_per_s", HAVE_PRECOPY, REUSE_AHEAD },
+	}, shares[] = {
+		{ "skip_share", HAVE_PRECOPY, SKIP_SHARE },
+		{ "copy_share", HAVE_TIMING, COPY_SHARE },
+		{ "wall_share", HAVE_FAULTS, WALL_SHARE },
+	};
+	size_t i;
+
+	fprintf(out, "{\"time\":%.6f",
+		(double)now_ns(CLOCK_REALTIME) / NSEC_PER_SEC);
+	json_count("pid", t->pid, t->pid);
+	json_key("comm");
+	json_string(t->pid ? t->name : NULL);
+	json_real("seconds", r->kind != ROW_TOTAL, r->seconds);
+	json_key("reset");
+	fputs(r->reset ? "true" : "false", out);
+	json_count("minor_faults", r->have & HAVE_MINOR, r->minor);
+	json_count("children_minor_faults", (r->have & HAVE_MINOR) && t->pid,
+		   r->children_minor);
+	json_count("pgreuse", r->have & HAVE_PGREUSE, r->pgreuse);
+	json_count("cow_ksm", r->have & HAVE_KSM, r->ksm);
+	json_count("wpcopy_count", r->have & HAVE_WPCOPY, r->wpcopy.count);
+	json_count("wpcopy_ns", r->have & HAVE_WPCOPY, r->wpcopy.ns);
+	json_counts(r, t->pid);
+	for (i = 0; i < ARRAY_SIZE(rates); i++)
+		json_real(rates[i].key, r->kind != ROW_TOTAL && (r->have & rates[i].needs),
+			  value(r, rates[i].field, 0));
+	for (i = 0; i < ARRAY_SIZE(shares); i++)
+		json_real(shares[i].key, r->have & shares[i].needs,
+			  value(r, shares[i].field, 0));
+	for (i = 0; i < NR_PERCENTILES; i++)
+		json_count(cow_key_names[percentile_keys[i]],
+			   (r->have & HAVE_HIST) && r->percentile[i],
+			   r->percentile[i]);
+	fputs("}\n", out);
+}
