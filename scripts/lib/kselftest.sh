@@ -125,7 +125,7 @@ copy_perl()
 	cp -aL "$modules/." "$target/"
 }
 
-# tools_archive FILE: trace-cmd and perf, 35 MB, only if cow_trace.sh is run; bpftrace,
+# tools_archive FILE: trace-cmd and perf, 35 MB, only for the tests that run them; bpftrace,
 # 200 MB with its libraries, if the host has it, for images only: our kernels have no BPF
 tools_archive()
 {
@@ -137,6 +137,8 @@ tools_archive()
 	fi
 	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
 		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd
+	fi
+	if filtered_programs | grep -x -e cow_trace.sh -e cowstat_stock > /dev/null; then
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf
 	fi
 	pack "$dir" "$1"

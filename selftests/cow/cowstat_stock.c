@@ -526,8 +526,71 @@ TEST_F_TIMEOUT(bill, has_grandchildren, TEST_TIMEOUT)
 	EXPECT_LE(many, few + 500 + SLACK);
 }
 
+/*
+ * --copy: known functions copy 64 and 32 pages.
+ */
+#define __noinline	__attribute__((noinline))
+
+static __noinline void copy_inner(volatile char *area, int pages)
+{
+	int i;
+
+	/* With a frame of its own; without, its caller would not be in the stack. */
+	__asm__ volatile("" : : "r" (__builtin_frame_address(0)));
+	for (i = 0; i < pages; i++)
+		area[i * ps] = 'w';
+}
+
+static __noinline void copy_outer(volatile char *area)
+{
+	copy_inner(area, 64);
+	area[64 * ps] = 'w';
+}
+
+static __noinline int copy(void)
+{
+	struct cow_child idle;
+	char *area;
+
+	ps = cow_page_size();
+	area = cow_map(128 * ps, ps);
+	if (!area)
+		return 1;
+	cow_fill(area, 128 * ps, 1);
+	if (cow_child_idle(&idle))
+		return 1;
+	copy_outer(area);
+	copy_inner(area + 65 * ps, 32);
+	return cow_child_end(&idle);
+}
+
+TEST_F_TIMEOUT(bill, stacks, TEST_TIMEOUT)
+{
+	char self_path[PATH_MAX];
+
+	if (geteuid() || system("perf --version > /dev/null 2>&1"))
+		SKIP(return, "no perf here");
+	if (!access("/proc/cow_stats", F_OK) && access(TRACEFS "/events/cow", F_OK))
+		SKIP(return, "no trace events: kernel without CONFIG_EVENT_TRACING");
+	snprintf(self_path, sizeof(self_path), "%s", own_path());
+	ASSERT_EQ(cowstat("--stacks", "-o", "-", "--", self_path, "--copy", NULL), 0)
+		TH_LOG("%s", run.errors);
+	EXPECT_NE(strstr(run.text, ";copy_outer;copy_inner 64\n"), NULL)
+		TH_LOG("%s", run.text);
+	EXPECT_NE(strstr(run.text, ";copy_outer 1\n"), NULL)
+		TH_LOG("%s", run.text);
+	EXPECT_NE(strstr(run.text, ";copy;copy_inner 32\n"), NULL)
+		TH_LOG("%s", run.text);
+	EXPECT_EQ(leftovers(), 0);
+	EXPECT_EQ(cowstat("--stacks", "--", "sh", "-c", "exit 7", NULL), 7);
+	EXPECT_EQ(cowstat("--stacks", NULL), 2);
+	EXPECT_NE(strstr(run.errors, "--stacks needs a command"), NULL);
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && !strcmp(argv[1], "--copy"))
+		_exit(copy());
 	if (argc == 3 && !strcmp(argv[1], "--spend"))
 		_exit(spend(atoi(argv[2])));
 	return test_harness_run(argc, argv);

@@ -42,6 +42,7 @@ static void usage(FILE *to)
 	fputs("Usage: cowstat [-ejntw] [-o FILE] [-a | -p PID[,PID...] | -C NAME]\n"
 	      "               [INTERVAL [COUNT]]\n"
 	      "       cowstat [-ej] [-o FILE] -- CMD [ARGS...]\n"
+	      "       cowstat --stacks [-o FILE] -- CMD [ARGS...]\n"
 	      "\n"
 	      "Copy-on-write faults of the whole system or of processes: one line every\n"
 	      "INTERVAL seconds (0.01 to 31536000, fractions too), COUNT lines or until it is\n"
@@ -52,6 +53,9 @@ static void usage(FILE *to)
 	      "With a command: runs it, and says at the end what it and its descendants have\n"
 	      "spent in copy-on-write faults; those that still run, what they have until then.\n"
 	      "\n"
+	      "With --stacks: says which code of the command has copied pages, as folded stacks\n"
+	      "that flame graph tools read (root; needs perf, and frame pointers in the code).\n"
+	      "\n"
 	      "  -p, --pid PID,...  these processes, each with all its threads\n"
 	      "  -C, --command NAME the processes of that name, also those that come later\n"
 	      "  -a, --all          all processes that take such faults, the costliest first\n"
@@ -61,8 +65,9 @@ static void usage(FILE *to)
 	      "  -e, --enable       set vm.cow_stats to 1 until the end (root); the last of\n"
 	      "                     several cowstats sets it back\n"
 	      "  -n, --one-header   do not repeat the header for each screenful\n"
+	      "      --stacks       COMMAND;CALLER;...;FUNCTION COPIES, a line per stack\n"
 	      "  -o, --output FILE  write to FILE, '-' is standard output; otherwise lines go\n"
-	      "                     there, and the bill of a command to standard error\n"
+	      "                     there, and what is said of a command to standard error\n"
 	      "      --proc DIR     read the files in DIR instead of those in /proc\n"
 	      "  -V, --version\n"
 	      "  -h, --help\n"
@@ -751,6 +756,10 @@ static void check_choice(bool run_command)
 	if (run_command && (opt.all || opt.name))
 		die("either processes (%s) or a command, not both",
 		    opt.all ? "-a" : "-C");
+	if (opt.stacks && !run_command)
+		die("--stacks needs a command, behind '--'");
+	if (opt.stacks && (opt.json || opt.enable))
+		die("--stacks goes with none of -e and -j");
 	if (!!nr_targets + !!opt.name + opt.all > 1)
 		die("one of -p, -C and -a, not several");
 	if (opt.name && (!*opt.name || strlen(opt.name) >= COMM_LEN))
@@ -778,7 +787,7 @@ static void open_output(void)
 		die("%s: %s", opt.file, strerror(errno));
 }
 
-enum { OPT_PROC = 256 };
+enum { OPT_PROC = 256, OPT_STACKS };
 
 int main(int argc, char **argv)
 {
@@ -793,6 +802,7 @@ int main(int argc, char **argv)
 		{ "one-header", no_argument, NULL, 'n' },
 		{ "output", required_argument, NULL, 'o' },
 		{ "proc", required_argument, NULL, OPT_PROC },
+		{ "stacks", no_argument, NULL, OPT_STACKS },
 		{ "version", no_argument, NULL, 'V' },
 		{ "help", no_argument, NULL, 'h' },
 		{}
@@ -837,6 +847,9 @@ int main(int argc, char **argv)
 			cow_proc = optarg;
 			opt.other_proc = true;
 			break;
+		case OPT_STACKS:
+			opt.stacks = true;
+			break;
 		case 'V':
 			puts("cowstat " VERSION);
 			return fflush(stdout) ? E_USAGE : E_OK;
@@ -861,6 +874,7 @@ int main(int argc, char **argv)
 	if (run_command) {
 		if (!argc)
 			die("no command behind '--'");
+		/* The command's own output is there, too: see -o. */
 		out = stderr;
 	} else {
 		if (argc > 0)
@@ -876,6 +890,8 @@ int main(int argc, char **argv)
 	catch_signals();
 	if (opt.enable)
 		enable_timing();
+	if (opt.stacks)
+		quit(stacks_of_command(argv));
 	begin_probing(whose_probes(run_command), nr_targets ? targets[0]->pid : 0);
 	quit(run_command ? bill_command(argv) : watch());
 }

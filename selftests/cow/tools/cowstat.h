@@ -41,6 +41,7 @@ struct options {
 	bool other_proc;
 	bool wide;
 	bool clock;
+	bool stacks;
 	bool all;		/* each process that there is */
 	const char *name;	/* each process of that name */
 	double interval;	/* 0: one line */
@@ -179,5 +180,7 @@ double share(unsigned long long part, unsigned long long whole);
 
 /* Run a command, and say what it spent. Its exit status. */
 int bill_command(char **argv);
+/* Run a command, and print the stacks that copied pages. Its exit status. */
+int stacks_of_command(char **argv);
 
 #endif /* __COWSTAT_H */

@@ -408,9 +408,16 @@ static bool add_reuse_kprobes(void)
 	return true;
 }
 
-static bool add_kprobes(void)
+static bool add_copied_kprobe(void)
 {
 	int removal = codes[FOLIO_REMOVE].start ? FOLIO_REMOVE : PAGE_REMOVE;
+
+	return !add_kprobe("p:%s/copied %s " THREAD_KEY " from=" RETURN_ADDRESS ":x64",
+			   name, codes[removal].name);
+}
+
+static bool add_kprobes(void)
+{
 	char vma[32];
 
 	snprintf(vma, sizeof(vma), "+%u($arg1)", members[VMF_VMA].offset);
@@ -419,8 +426,7 @@ static bool add_kprobes(void)
 			   FAULT_FLAG_UNSHARE_BIT) &&
 	       !add_kprobe("r%d:%s/end do_wp_page " THREAD_KEY " ret=$retval:u32",
 			   KRETPROBES, name) &&
-	       !add_kprobe("p:%s/copied %s " THREAD_KEY " from=" RETURN_ADDRESS ":x64",
-			   name, codes[removal].name) &&
+	       add_copied_kprobe() &&
 	       add_reuse_kprobes();
 }
 #else
@@ -428,6 +434,11 @@ static bool add_kprobes(void)
 {
 	because("kprobe events are for x86_64 and arm64 only");
 	return false;
+}
+
+static bool add_copied_kprobe(void)
+{
+	return add_kprobes();
 }
 #endif
 
@@ -527,6 +538,24 @@ const char *probes_begin(enum probes_whose of, pid_t pid)
 		return NULL;
 	probes_end();
 	return why;
+}
+
+const char *probes_begin_copied(char *event, size_t size, char *filter,
+				size_t filter_size)
+{
+	const char *reason = find_tracefs() ?: find_functions();
+
+	if (reason)
+		return reason;
+	remove_leftovers();
+	snprintf(name, sizeof(name), PREFIX "%d", getpid());
+	if (!make_instance() || !add_copied_kprobe()) {
+		probes_end();
+		return why;
+	}
+	snprintf(event, size, "%s:copied", name);
+	caller_filter(filter, filter_size);
+	return NULL;
 }
 
 void probes_end(void)

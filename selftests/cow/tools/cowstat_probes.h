@@ -26,6 +26,13 @@ enum probes_whose { PROBES_SYSTEM, PROBES_PROCESS, PROBES_EACH };
  */
 const char *probes_begin(enum probes_whose whose, pid_t pid);
 /*
+ * Instead: only the event of a copied page, for somebody else to record. Its name,
+ * GROUP:EVENT, and the filter without which there is more than copies. What GUP
+ * unshares is among them.
+ */
+const char *probes_begin_copied(char *event, size_t size, char *filter,
+				size_t filter_size);
+/*
  * Read what the kernel has counted: 0 or a negative errno. *missed: faults that are
  * in no count, as a table was full.
  */
