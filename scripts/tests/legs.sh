@@ -159,7 +159,7 @@ left_over()
 {
 	local file
 	# what was built: scripts are sources
-	file=$(find "$1/cow" -type f -perm -u+x ! -name '*.sh' ! -name '*.bt' | head -n 1)
+	file=$(find "$1/cow" -type f -perm -u+x ! -name '*.sh' | head -n 1)
 	if [ -n "$file" ]; then
 		printf 'fail\t%s clean\tleaves %s\n' "$2" "${file##*/}" >> "$COW_RESULTS"
 		return 1

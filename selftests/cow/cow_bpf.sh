@@ -34,7 +34,8 @@ trace()
 {
 	script=$1
 	shift
-	if ! bpftrace -c "$DIR/known_faults" "$BT/$script.bt" "$@" > "$TMP/out" 2> "$TMP/errors"; then
+	if ! bpftrace -c "$DIR/known_faults" "$BT/$script.bt" "$@" \
+			> "$TMP/out" 2> "$TMP/errors"; then
 		sed 's/^/# /' "$TMP/out" "$TMP/errors"
 		complain "bpftrace $script.bt failed"
 		return
@@ -97,7 +98,9 @@ test_stacks()
 test_map()
 {
 	trace cowmap 0 $FROM $TO || return
-	sed -n 's/^@copied\[\([0-9]*\), \([0-9]*\), \([0-9]*\), \(.*\)\]: \([0-9]*\)$/\1 \2 \3 \5 \4/p' \
+	# @copied[PID, FROM, TO, FILE]: COUNT
+	number='\([0-9]*\)'
+	sed -n "s/^@copied\[$number, $number, $number, \(.*\)\]: $number\$/\1 \2 \3 \5 \4/p" \
 		"$TMP/out" > "$TMP/maps"
 	expected copied | sed 's/.*address=\(0x[0-9a-f]*\).*/\1/' | while read -r address; do
 		echo $((address))
@@ -120,7 +123,8 @@ test_other_process()
 # The time of the copy alone, where the kernel has the event
 test_copy()
 {
-	[ -d /sys/kernel/tracing/events/cow ] || { skip "no trace event: kernel without CONFIG_COW_STATS"; return; }
+	[ -d /sys/kernel/tracing/events/cow ] ||
+		{ skip "no trace event: kernel without CONFIG_COW_STATS"; return; }
 	trace cowcopy 0 $FROM $TO || return
 	expected_number copied > "$TMP/expected"
 	histogram copy_ns > "$TMP/records"
@@ -143,9 +147,11 @@ cleanup()
 ktap_print_header
 [ "$(id -u)" -eq 0 ] || skip_all "needs root"
 command -v bpftrace > /dev/null || skip_all "no bpftrace here"
-[ -e /sys/kernel/btf/vmlinux ] || skip_all "no /sys/kernel/btf/vmlinux: kernel without CONFIG_DEBUG_INFO_BTF"
+[ -e /sys/kernel/btf/vmlinux ] ||
+	skip_all "no /sys/kernel/btf/vmlinux: kernel without CONFIG_DEBUG_INFO_BTF"
 [ -d /sys/kernel/tracing/events ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
-[ -e /sys/kernel/tracing/kprobe_events ] || skip_all "no kprobes: kernel without CONFIG_KPROBE_EVENTS"
+[ -e /sys/kernel/tracing/kprobe_events ] ||
+	skip_all "no kprobes: kernel without CONFIG_KPROBE_EVENTS"
 
 TMP=$(mktemp -d)
 trap cleanup EXIT

@@ -1,5 +1,5 @@
-# shellcheck shell=sh
 # SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
 #
 # What the tests of tracing share: known_faults takes known faults and prints the
 # records that they must leave. A test is a function test_NAME; the caller has a

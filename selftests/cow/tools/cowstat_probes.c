@@ -586,7 +586,7 @@ static unsigned long long number_after(const char *line, const char *key)
 }
 
 /* Calls fn for each entry; *dropped has grown by those that had no room. */
-static int for_each_entry(const char *event, entry_fn fn, void *arg,
+static int read_entries(const char *event, entry_fn fn, void *arg,
 			  unsigned long long *dropped)
 {
 	char path[PATH_MAX], line[512];
@@ -704,12 +704,12 @@ int probes_read(unsigned long long *missed)
 
 	memset(table, 0, sizeof(table));
 	*missed = 0;
-	ret = for_each_entry("+copy", add_copies, NULL, missed) ?:
-	      for_each_entry("+time", add_time, NULL, missed) ?:
-	      for_each_entry("start", ignore, NULL, missed);
+	ret = read_entries("+copy", add_copies, NULL, missed) ?:
+	      read_entries("+time", add_time, NULL, missed) ?:
+	      read_entries("start", ignore, NULL, missed);
 	for (i = 0; i < ARRAY_SIZE(reusing) && !ret; i++)
 		if (codes[reusing[i].code].start)
-			ret = for_each_entry(reusing[i].event, add_reused, NULL,
+			ret = read_entries(reusing[i].event, add_reused, NULL,
 					     missed);
 	*missed += missed_ends();
 	return ret;
@@ -757,7 +757,7 @@ int probes_read_tree(struct probed *p, pid_t root, unsigned long long *missed)
 	do {
 		tree.grown = false;
 		dropped = 0;
-		ret = for_each_entry("sched/sched_process_fork", add_child, &tree,
+		ret = read_entries("sched/sched_process_fork", add_child, &tree,
 				     &dropped);
 	} while (!ret && tree.grown);
 	ret = ret ?: probes_read(missed);

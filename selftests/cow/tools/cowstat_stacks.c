@@ -128,7 +128,7 @@ static size_t nr_stacks;
 
 static void add_stack(const char *comm, char (*frames)[128], int nr)
 {
-	char text[MAX_FRAMES * 128 + 64];
+	char text[MAX_FRAMES * 128 + 64], *copy;
 	size_t len;
 	int i;
 
@@ -138,8 +138,10 @@ static void add_stack(const char *comm, char (*frames)[128], int nr)
 		len += snprintf(text + len, sizeof(text) - len, ";%s", frames[i]);
 	if (!(nr_stacks & (nr_stacks + 1)))
 		stacks = realloc(stacks, 2 * (nr_stacks + 1) * sizeof(*stacks));
-	if (!stacks || !(stacks[nr_stacks++] = strdup(text)))
+	copy = strdup(text);
+	if (!stacks || !copy)
 		die("no memory");
+	stacks[nr_stacks++] = copy;
 }
 
 /*
