@@ -587,7 +587,7 @@ static unsigned long long number_after(const char *line, const char *key)
 
 /* Calls fn for each entry; *dropped has grown by those that had no room. */
 static int read_entries(const char *event, entry_fn fn, void *arg,
-			  unsigned long long *dropped)
+			unsigned long long *dropped)
 {
 	char path[PATH_MAX], line[512];
 	FILE *file;
@@ -710,7 +710,7 @@ int probes_read(unsigned long long *missed)
 	for (i = 0; i < ARRAY_SIZE(reusing) && !ret; i++)
 		if (codes[reusing[i].code].start)
 			ret = read_entries(reusing[i].event, add_reused, NULL,
-					     missed);
+					   missed);
 	*missed += missed_ends();
 	return ret;
 }
@@ -758,7 +758,7 @@ int probes_read_tree(struct probed *p, pid_t root, unsigned long long *missed)
 		tree.grown = false;
 		dropped = 0;
 		ret = read_entries("sched/sched_process_fork", add_child, &tree,
-				     &dropped);
+				   &dropped);
 	} while (!ret && tree.grown);
 	ret = ret ?: probes_read(missed);
 	*missed += dropped;
