@@ -97,8 +97,9 @@ selftest_targets()
 {
 	local copy=$SCRATCH/targets.$K_NAME way out=() failed=
 	rm -rf "$copy"
-	mkdir -p "$copy"
+	mkdir -p "$copy" "$copy/out.bare"
 	( cd "$K_TREE" && git_archive_for_selftests | tar -x -C "$copy" ) || return 1
+	without_headers "$copy" || failed=1
 	cp -r "$K_DIR/selftests/build/usr" "$copy/usr"
 	for way in in-tree absolute relative; do
 		case "$way" in
@@ -111,6 +112,20 @@ selftest_targets()
 	done
 	rm -rf "$copy"
 	[ -z "$failed" ]
+}
+
+# without_headers COPY: the tools are built, and the message says what the tests need
+without_headers()
+{
+	local said
+	said=$(cd "$1" && make -s -C tools/testing/selftests TARGETS=cow O="$1/out.bare" 2>&1)
+	if [[ "$said" == *"make headers"* ]] && [ -x "$1/out.bare/kselftest/cow/cowstat" ]; then
+		printf 'pass\twithout headers\t\n' >> "$COW_RESULTS"
+		return
+	fi
+	echo "FAIL without headers: $said"
+	printf 'fail\twithout headers\tno cowstat, or no word of make headers\n' >> "$COW_RESULTS"
+	return 1
 }
 
 git_archive_for_selftests()
