@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Tests of the users' tools that need no kernel.
+
+# counts_in_python ARGS...: sets OUT and STATUS
+counts_in_python()
+{
+	STATUS=0
+	python3 -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/proc" "$@" \
+		> "$SCRATCH/out" 2>&1 || STATUS=$?
+	OUT=$(cat "$SCRATCH/out")
+}
+
+test_cow_stats_py()
+{
+	mkdir -p "$SCRATCH/proc/7"
+	printf 'faults: 3\ntotal_ns: 1500000000\np99_ns: 12\nnew_key: 5\n' > "$SCRATCH/proc/cow_stats"
+	printf 'faults: 2\n' > "$SCRATCH/proc/7/cow_stats"
+	counts_in_python 7
+	[ "$STATUS" -eq 0 ] && diff <(echo "$OUT") - <<-'END' || return 1
+	# TYPE cow_faults_total counter
+	cow_faults_total 3
+	cow_faults_total{pid="7"} 2
+	# TYPE cow_total_seconds_total counter
+	cow_total_seconds_total 1.5
+	# TYPE cow_new_key_total counter
+	cow_new_key_total 5
+	END
+	counts_in_python 8
+	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"8/cow_stats: no such process" ]] || return 1
+	local line
+	for line in 'faults: -1' 'faults 1' 'reused: 1' $'faults: 1\nfaults: 1' 'faults: 1x' ''; do
+		echo "$line" > "$SCRATCH/proc/cow_stats"
+		counts_in_python
+		[ "$STATUS" -eq 2 ] || { echo "'$line' was accepted"; return 1; }
+	done
+	rm "$SCRATCH/proc/cow_stats"
+	counts_in_python
+	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]]
+}
