@@ -186,6 +186,7 @@ static int switch_timing(const char *value)
 /*
  * Each cowstat that has switched it on, or has found that another one had, holds a
  * shared lock on the file. The last one can have it alone, and switches it off.
+ * Anybody may read the file and lock it: none of these waits for a lock.
  */
 static int timing_lock = -1;
 
@@ -199,7 +200,7 @@ static void lock_timing(bool *alone)
 	if (*alone)
 		return;
 	/* Somebody looks, or has it. Who looks has it in the end, or has left. */
-	flock(timing_lock, LOCK_SH);
+	flock(timing_lock, LOCK_SH | LOCK_NB);
 	*alone = !flock(timing_lock, LOCK_EX | LOCK_NB);
 }
 
@@ -224,7 +225,7 @@ static void enable_timing(void)
 	if (ret < 0)
 		die("cannot set vm.cow_stats to 1: %s", strerror(-ret));
 	switched_on = true;
-	flock(timing_lock, LOCK_SH);
+	flock(timing_lock, LOCK_SH | LOCK_NB);
 }
 
 static void restore_timing(void)

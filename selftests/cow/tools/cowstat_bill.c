@@ -199,6 +199,7 @@ static void bill_probes(struct bill *b, struct sample *s)
 
 struct process {
 	pid_t pid, parent;
+	char state;
 	bool ours;
 };
 
@@ -224,7 +225,8 @@ static size_t list_processes(void)
 		if (cow_read_file(path, buf, sizeof(buf)) <= 0)
 			continue;
 		p = strrchr(buf, ')');
-		nr += p && sscanf(p + 1, " %*c %d", &process->parent) == 1;
+		nr += p && sscanf(p + 1, " %c %d", &process->state,
+				  &process->parent) == 2;
 	}
 	closedir(dir);
 	return nr;
@@ -289,7 +291,9 @@ static int bill_running(struct cow_stats *d)
 
 	mark_descendants(nr);
 	for (i = 0; i < nr; i++) {
-		if (!processes[i].ours)
+		/* A parent that does not wait for its child keeps what that had. */
+		if (!processes[i].ours || (processes[i].state == 'Z' &&
+					   processes[i].parent != getpid()))
 			continue;
 		ret = cow_stats_read_pid(&s, processes[i].pid);
 		if (ret == -ESRCH || ret == -ENODATA || ret == -ENOENT)
