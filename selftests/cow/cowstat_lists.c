@@ -25,7 +25,7 @@ FIXTURE(lists)
 	struct cow_stats a, b;
 };
 
-/* A process with this name, or another one's file */
+/* A process of this name that has counted this */
 static void put_process(pid_t pid, const char *name, const struct cow_stats *s)
 {
 	char path[160], text[256];
@@ -37,11 +37,12 @@ static void put_process(pid_t pid, const char *name, const struct cow_stats *s)
 		 "%d (%s) S 1 1 1 0 -1 0 50 6 0 0 1 2 3 4 20 0 1 0 777 1 1 1\n",
 		 pid, name);
 	fake_text(path, text);
+	snprintf(path, sizeof(path), "%d/cow_stats", pid);
+	fake_text(path, counts_text(s, true));
+	/* Last: cowstat -C looks for it. */
 	snprintf(path, sizeof(path), "%d/comm", pid);
 	snprintf(text, sizeof(text), "%s\n", name);
 	fake_text(path, text);
-	snprintf(path, sizeof(path), "%d/cow_stats", pid);
-	fake_text(path, counts_text(s, true));
 }
 
 static void remove_process(pid_t pid)
