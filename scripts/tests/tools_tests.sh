@@ -7,16 +7,16 @@
 counts_in_python()
 {
 	STATUS=0
-	python3 -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/proc" "$@" \
-		> "$SCRATCH/out" 2>&1 || STATUS=$?
-	OUT=$(cat "$SCRATCH/out")
+	python3 -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" "$@" \
+		> "$SCRATCH/cow_stats.out" 2>&1 || STATUS=$?
+	OUT=$(cat "$SCRATCH/cow_stats.out")
 }
 
 test_cow_stats_py()
 {
-	mkdir -p "$SCRATCH/proc/7"
-	printf 'faults: 3\ntotal_ns: 1500000000\np99_ns: 12\nnew_key: 5\n' > "$SCRATCH/proc/cow_stats"
-	printf 'faults: 2\n' > "$SCRATCH/proc/7/cow_stats"
+	mkdir -p "$SCRATCH/cow_stats.proc/7"
+	printf 'faults: 3\ntotal_ns: 1500000000\np99_ns: 12\nnew_key: 5\n' > "$SCRATCH/cow_stats.proc/cow_stats"
+	printf 'faults: 2\n' > "$SCRATCH/cow_stats.proc/7/cow_stats"
 	counts_in_python 7
 	[ "$STATUS" -eq 0 ] && diff <(echo "$OUT") - <<-'END' || return 1
 	# TYPE cow_faults_total counter
@@ -31,11 +31,11 @@ test_cow_stats_py()
 	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"8/cow_stats: no such process" ]] || return 1
 	local line
 	for line in 'faults: -1' 'faults 1' 'reused: 1' $'faults: 1\nfaults: 1' 'faults: 1x' ''; do
-		echo "$line" > "$SCRATCH/proc/cow_stats"
+		echo "$line" > "$SCRATCH/cow_stats.proc/cow_stats"
 		counts_in_python
 		[ "$STATUS" -eq 2 ] || { echo "'$line' was accepted"; return 1; }
 	done
-	rm "$SCRATCH/proc/cow_stats"
+	rm "$SCRATCH/cow_stats.proc/cow_stats"
 	counts_in_python
 	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]]
 }
