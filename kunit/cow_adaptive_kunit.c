@@ -146,14 +146,6 @@ static const struct adaptive_case adaptive_cases[] = {
 		.pos = 33, .demand = PAGES(5, 32), .max = 3,
 		.want = PAGES(34, 35), .want_no_hw = BIT_ULL(34),
 	}, {
-		.desc = "at most 31, aligned to 32",
-		.pos = 48, .demand = PAGES(0, 47), .max = 31,
-		.want = PAGES(49, 54), .want_no_hw = BIT_ULL(49),
-	}, {
-		.desc = "at most 31, backward",
-		.pos = 15, .demand = PAGES(16, 63), .max = 31,
-		.want = PAGES(9, 14), .want_no_hw = BIT_ULL(14),
-	}, {
 		.desc = "MADV_RANDOM",
 		.pos = 32, .demand = PAGES(4, 31), .set = VM_RAND_READ,
 		.why = COW_SKIP_MADVISE, .skipped = 1,
@@ -171,10 +163,6 @@ static const struct adaptive_case adaptive_cases[] = {
 	}, {
 		.desc = "MADV_SEQUENTIAL, last of the aligned pages",
 		.pos = 31, .set = VM_SEQ_READ,
-	}, {
-		.desc = "MADV_SEQUENTIAL, at most 31",
-		.pos = 0, .set = VM_SEQ_READ, .max = 31,
-		.want = PAGES(1, 31), .want_no_hw = PAGES(1, 31),
 	}, {
 		.desc = "MADV_SEQUENTIAL, at most 2",
 		.pos = 0, .set = VM_SEQ_READ, .max = 2,
@@ -209,7 +197,7 @@ KUNIT_ARRAY_PARAM_DESC(adaptive, adaptive_cases, desc);
 
 static void set_up_case(struct kunit *test, const struct adaptive_case *c, bool hw_dirty)
 {
-	cowt_set_adaptive(test, c->max ?: COW_PRECOPY_MAX_DEFAULT, hw_dirty);
+	cowt_set_adaptive(test, c->max ?: COW_PRECOPY_MAX_PAGES, hw_dirty);
 	cowt_populate(test, ALL_PAGES & ~c->hole);
 	cowt_share(test);
 	cowt_demand(test, c->demand);
@@ -268,7 +256,7 @@ static void adaptive_walk(struct kunit *test)
 	const struct walk_case *c = test->param_value;
 	unsigned int i, faults = 0;
 
-	cowt_set_adaptive(test, COW_PRECOPY_MAX_DEFAULT, c->hw_dirty);
+	cowt_set_adaptive(test, COW_PRECOPY_MAX_PAGES, c->hw_dirty);
 	cowt_share_pages(test, ALL_PAGES);
 	for (i = 0; i < NR_PAGES; i++)
 		faults += write_page(test, c->backward ? NR_PAGES - 1 - i : i);
@@ -409,7 +397,7 @@ static void test_race(struct kunit *test, u64 written, unsigned int at,
 	cowt_start_race(test, c->race);
 	cowt_write_fault(test, at);
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	cowt_expect_copies(test, nr, nr - 1);
+	cowt_expect_copies(test, nr + 1, nr);
 	cowt_expect_clean(test, window, true);
 	cowt_expect_region(test, (window | BIT_ULL(at)) & ~BIT_ULL(ODD));
 	cowt_expect_counts(test, nr - 1, COW_SKIP_RACE, 1);
@@ -477,16 +465,16 @@ struct bulk_case {
 	u64 want;
 };
 
-/* The window is BELOW. */
+/* The window is BELOW. All pages are copied ahead, or none. */
 static const struct bulk_case bulk_cases[] = {
-	{ "none at once", 0, false, 3, BELOW },
-	{ "one at once", 1, false, 3, BELOW },
-	{ "all but one at once", 2, false, 3, BELOW },
-	{ "all at once", 3, false, 3, BELOW },
+	{ "none at once", 0, false, 4, BELOW },
+	{ "one at once", 1, false, 4, BELOW },
+	{ "all but one at once", 3, false, 4, BELOW },
+	{ "all at once", 4, false, 4, BELOW },
 	{ "none at all", 0, true, 0, 0 },
-	{ "one", 1, true, 1, BIT_ULL(ODD - 1) },
-	{ "all but one", 2, true, 2, BIT_ULL(ODD - 1) | BIT_ULL(ODD) },
-	{ "all at once, and no more", 3, true, 3, BELOW },
+	{ "one", 1, true, 1, 0 },
+	{ "all but one", 3, true, 3, 0 },
+	{ "all at once, and no more", 4, true, 4, BELOW },
 };
 
 KUNIT_ARRAY_PARAM_DESC(bulk, bulk_cases, desc);
@@ -520,11 +508,11 @@ static void bulk_allocation(struct kunit *test)
 	else
 		kunit_activate_static_stub(test, cow_precopy_alloc, alloc_at_stub);
 	cowt_write_fault(test, BELOW_FAULT);
-	cowt_expect_copies(test, c->made, nr);
+	cowt_expect_copies(test, c->made, nr ? nr + 1 : 0);
 	cowt_expect_clean(test, c->want, true);
 	cowt_expect_region(test, c->want | BIT_ULL(BELOW_FAULT));
-	if (nr < 3)
-		cowt_expect_counts(test, nr, COW_SKIP_NOMEM, 1);
+	if (!nr)
+		cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 3);
 	else
 		cowt_expect_counts(test, nr, COW_SKIP_NONE, 0);
 	cowt_expect_anon_mapped(test, nr + 1);
@@ -551,14 +539,14 @@ static void adaptive_charge_fails(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	share_for_window(test, BELOW_DEMAND);
-	f->nr_bulk = 3;
+	f->nr_bulk = 4;
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_charge, cowt_no_charge_stub);
 	cowt_write_fault(test, BELOW_FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
-	cowt_expect_copies(test, 3, 0);
+	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, BIT_ULL(BELOW_FAULT));
-	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 3);
 	cowt_expect_anon_mapped(test, 1);
 }
 

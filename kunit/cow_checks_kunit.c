@@ -19,6 +19,7 @@
 
 #include "../cow.h"
 #include "../cow_policy.h"
+#include "../cow_precopy.h"
 #include "../internal.h"
 
 #define PAGES_PER_PMD	(PMD_SIZE >> PAGE_SHIFT)
@@ -926,10 +927,6 @@ static const struct gather_case gather_cases[] = {
 		.fault = T + 100, .from = T + 101, .to = T + 116,
 		.after = 16, .first = 32, .last = 47,
 	}, {
-		.desc = "16 pages, at most 31",
-		.fault = T + 100, .from = T + 84, .to = T + 99, .max = 31,
-		.before = 16, .first = 32, .last = 63,
-	}, {
 		.desc = "16 pages, at most 5",
 		.fault = T + 100, .from = T + 84, .to = T + 99, .max = 5,
 		.before = 16, .first = 32, .last = 39,
@@ -945,10 +942,6 @@ static const struct gather_case gather_cases[] = {
 		.desc = "all, at most 3",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 3,
 		.before = 24, .after = 24, .first = 44, .last = 47,
-	}, {
-		.desc = "all, at most 31",
-		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 31,
-		.before = 120, .after = 120, .first = 32, .last = 63,
 	}, {
 		.desc = "all, reuse",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .reuse = true,
@@ -1088,7 +1081,7 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 {
 	const struct gather_case *c = test->param_value;
 	struct gather_space *g = new_gather_space(test);
-	unsigned int max = c->max ?: COW_PRECOPY_MAX_DEFAULT;
+	unsigned int max = c->max ?: COW_PRECOPY_MAX_PAGES;
 	struct cow_evidence e;
 	u64 map = c->to ? gather_map(c) : 0;
 
@@ -1191,7 +1184,7 @@ static void gather_kinds(struct kunit *test)
 	g->kind[fault] = GATHER_READONLY;
 
 	g->hw_dirty = true;
-	e = gather(test, g, fault, COW_PRECOPY_MAX_DEFAULT, false, false);
+	e = gather(test, g, fault, COW_PRECOPY_MAX_PAGES, false, false);
 	KUNIT_EXPECT_EQ(test, e.before, c->written ? 2 : 0);
 	KUNIT_EXPECT_EQ(test, e.after, c->written ? 2 : 0);
 	KUNIT_EXPECT_EQ(test, e.written, c->written ? map : 0);
@@ -1199,7 +1192,7 @@ static void gather_kinds(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, e.demand, c->demand ? map : 0);
 
 	g->hw_dirty = false;
-	e = gather(test, g, fault, COW_PRECOPY_MAX_DEFAULT, false, false);
+	e = gather(test, g, fault, COW_PRECOPY_MAX_PAGES, false, false);
 	KUNIT_EXPECT_EQ(test, e.before, c->written_no_hw ? 2 : 0);
 	KUNIT_EXPECT_EQ(test, e.after, c->written_no_hw ? 2 : 0);
 	KUNIT_EXPECT_EQ(test, e.written, c->written_no_hw ? map : 0);
@@ -1247,7 +1240,7 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 {
 	unsigned int block = round_down(fault, COW_BLOCK), size = COW_BLOCK, i;
 	unsigned int most = reuse ? min(max * 4 + 3, 63u) : max;
-	unsigned int limit = reuse ? most : min(max, 15u) * 8;
+	unsigned int limit = reuse ? most : max * 8;
 	struct cow_evidence e = {
 		.pos = fault - block,
 		.before = model_run(g, fault, -1, limit),
@@ -1344,6 +1337,68 @@ static void gather_random(struct kunit *test)
 	}
 }
 
+/* On its way to the LRU a folio has a reference more; the caller may have another. */
+static void refs_known(struct kunit *test)
+{
+	struct folio *folio = folio_alloc(GFP_KERNEL, 0);
+
+	KUNIT_ASSERT_NOT_NULL(test, folio);
+	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 0));
+	folio_get(folio);
+	KUNIT_EXPECT_FALSE(test, cow_precopy_refs_known(folio, 0));
+	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 1));
+	folio_set_lru(folio);
+	KUNIT_EXPECT_FALSE(test, cow_precopy_refs_known(folio, 1));
+	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 2));
+	folio_clear_lru(folio);
+	folio_put_refs(folio, 2);
+}
+
+/* The low watermark counts, boosted or not, and what lower zones are spared. */
+static void zone_has_room(struct kunit *test)
+{
+	struct zone *zone = kvzalloc(sizeof(*zone), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, zone);
+	atomic_long_set(&zone->vm_stat[NR_FREE_PAGES], 1000);
+	zone->_watermark[WMARK_MIN] = 100;
+	zone->_watermark[WMARK_LOW] = 400;
+	zone->_watermark[WMARK_HIGH] = 700;
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 16));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 599));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 600));
+	zone->watermark_boost = 50;
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 549));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 550));
+	zone->lowmem_reserve[1] = 500;
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 549));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 1, 49));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 1, 50));
+	kvfree(zone);
+}
+
+#ifdef CONFIG_NUMA
+static struct mempolicy *some_policy(struct vm_area_struct *vma, unsigned long addr,
+				     pgoff_t *ilx)
+{
+	return NULL;
+}
+#endif
+
+/* A file may have a memory policy for its private mappings, as tmpfs has. */
+static void policy_of_file(struct kunit *test)
+{
+#ifdef CONFIG_NUMA
+	static const struct vm_operations_struct ops = { .get_policy = some_policy };
+	struct vm_area_struct vma = { .vm_ops = &ops };
+	struct page *pages[3] = {};
+
+	KUNIT_EXPECT_EQ(test, cow_precopy_alloc_bulk(&vma, ARRAY_SIZE(pages), pages), 0);
+#else
+	kunit_skip(test, "not in this configuration");
+#endif
+}
+
 static struct kunit_case cow_checks_cases[] = {
 	KUNIT_CASE_PARAM(in_vma, in_vma_gen_params),
 	KUNIT_CASE_PARAM(same_pmd, same_pmd_gen_params),
@@ -1358,6 +1413,9 @@ static struct kunit_case cow_checks_cases[] = {
 	KUNIT_CASE_PARAM(check_page, page_gen_params),
 	KUNIT_CASE(no_page),
 	KUNIT_CASE(zero_page),
+	KUNIT_CASE(refs_known),
+	KUNIT_CASE(zone_has_room),
+	KUNIT_CASE(policy_of_file),
 	KUNIT_CASE_PARAM(gather_run, gather_gen_params),
 	KUNIT_CASE_PARAM(gather_run_no_hw_dirty, gather_gen_params),
 	KUNIT_CASE_PARAM(gather_kinds, kind_gen_params),

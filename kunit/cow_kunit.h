@@ -23,6 +23,7 @@
 
 #include "../cow.h"
 #include "../cow_policy.h"
+#include "../cow_precopy.h"
 
 /*
  * Pages of the region: the fault, the largest window, and more on both sides;
@@ -127,6 +128,7 @@ struct thp_settings {
  * @copies: pages allocated to copy ahead; the test holds a reference on each
  * @nr_copies: number of @copies
  * @nr_charges: number of attempts to charge copies
+ * @nr_reads: number of attempts to read a page
  * @nr_bulk: number of pages that the stub for bulk allocation returns
  * @folio: large folio that the fault allocated; the test holds a reference
  * @nr_folios: number of attempts to allocate a large folio
@@ -150,9 +152,10 @@ struct fixture {
 	struct page *odd;
 	void (*race)(struct kunit *test);
 	bool raced;
-	struct folio *copies[COW_PRECOPY_MAX_PAGES];
+	struct folio *copies[COW_BATCH_PAGES];
 	unsigned int nr_copies;
 	unsigned int nr_charges;
+	unsigned int nr_reads;
 	unsigned int nr_bulk;
 	struct folio *folio;
 	unsigned int nr_folios;
@@ -228,6 +231,7 @@ u8 cowt_page_byte(unsigned int i);
 void cowt_fill_page(struct page *page, u8 byte);
 bool cowt_page_has(struct page *page, u8 byte);
 void cowt_fault_locked(struct kunit *test, unsigned int i, unsigned int flags);
+vm_fault_t cowt_fault_result(struct kunit *test, unsigned int i, unsigned int flags);
 void cowt_fault(struct kunit *test, unsigned int i, unsigned int flags);
 void cowt_write_fault(struct kunit *test, unsigned int i);
 void cowt_write_alone(struct kunit *test, unsigned int i);

@@ -326,12 +326,14 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 		.late = odd_get,
 		.undo = odd_put,
 		.needs = true,
+		.copy = COW_SKIP_PINNED,
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "in the swap cache, somebody has a reference",
 		.late = odd_swapcache,
 		.undo = odd_unswapcache,
 		.needs = true,
+		.copy = COW_SKIP_PINNED,
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "pinned",
@@ -540,11 +542,15 @@ void cowt_race_write_fault_page(struct kunit *test)
 	cowt_note_race(test, FAULT, 1);
 }
 
-/* The parent's PTE stays the same, but no other process maps the page now. */
+/*
+ * The parent's PTE stays the same, but no other process maps the page now. The test
+ * has a reference, which it must not have before the page is chosen.
+ */
 void cowt_race_unmap_in_child(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
+	get_page(f->parent.pages[ODD].page);
 	cowt_unmap_page_of(test, f->child.mm, ODD);
 	f->child.pages[ODD] = cowt_read_state(test, f->child.mm, ODD);
 	f->child.anon = cowt_read_anon(f->child.mm);
@@ -561,7 +567,6 @@ void cowt_test_race_with_child(struct kunit *test, u64 copied,
 	struct page *old = f->parent.pages[ODD].page;
 	unsigned int i;
 
-	get_page(old);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
 	cowt_expect_copies(test, made, made);

@@ -156,8 +156,13 @@ void cowt_expect_copied(struct kunit *test, unsigned int i)
 	if (IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) && has_page(f->clean, i))
 		KUNIT_EXPECT_FALSE_MSG(test, pte_soft_dirty(is.pte),
 				       "PTE %u is soft-dirty", i);
+	if (wants_clean(f, i))
+		KUNIT_EXPECT_FALSE_MSG(test, pte_young(is.pte),
+				       "PTE %u is young before it is used", i);
 	KUNIT_EXPECT_TRUE_MSG(test, PageAnon(is.page) && PageAnonExclusive(is.page),
 			      "page %u is not exclusive", i);
+	KUNIT_EXPECT_TRUE_MSG(test, folio_test_uptodate(page_folio(is.page)),
+			      "the copy of page %u is not up to date", i);
 	if (has_page(f->clean, i))
 		KUNIT_EXPECT_TRUE_MSG(test, folio_test_dirty(page_folio(is.page)),
 				      "the copy of page %u may be dropped", i);

@@ -110,18 +110,23 @@ bool cowt_page_has(struct page *page, u8 byte)
  * Changing address spaces
  */
 
-/* The caller holds mmap_lock for reading. */
-void cowt_fault_locked(struct kunit *test, unsigned int i, unsigned int flags)
+static vm_fault_t fault_locked(struct kunit *test, unsigned int i, unsigned int flags)
 {
 	unsigned long addr = cowt_page_addr(test, i);
 	struct vm_area_struct *vma = vma_lookup(current->mm, addr);
-	vm_fault_t ret;
 
 	if (!vma) {
 		KUNIT_FAIL(test, "no VMA for page %u", i);
-		return;
+		return 0;
 	}
-	ret = handle_mm_fault(vma, addr, flags, NULL);
+	return handle_mm_fault(vma, addr, flags, NULL);
+}
+
+/* The caller holds mmap_lock for reading. */
+void cowt_fault_locked(struct kunit *test, unsigned int i, unsigned int flags)
+{
+	vm_fault_t ret = fault_locked(test, i, flags);
+
 	KUNIT_EXPECT_FALSE_MSG(test, ret & (VM_FAULT_ERROR | VM_FAULT_RETRY |
 					    VM_FAULT_COMPLETED),
 			       "fault at page %u returned %#x", i, (unsigned int)ret);
@@ -132,6 +137,17 @@ void cowt_fault(struct kunit *test, unsigned int i, unsigned int flags)
 	mmap_read_lock(current->mm);
 	cowt_fault_locked(test, i, flags);
 	mmap_read_unlock(current->mm);
+}
+
+/* A fault that is to fail. */
+vm_fault_t cowt_fault_result(struct kunit *test, unsigned int i, unsigned int flags)
+{
+	vm_fault_t ret;
+
+	mmap_read_lock(current->mm);
+	ret = fault_locked(test, i, flags);
+	mmap_read_unlock(current->mm);
+	return ret;
 }
 
 void cowt_write_fault(struct kunit *test, unsigned int i)

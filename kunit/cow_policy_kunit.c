@@ -16,6 +16,7 @@
 
 #include "../cow.h"
 #include "../cow_policy.h"
+#include "../cow_precopy.h"
 
 #define BITS(first, last)	GENMASK_ULL(last, first)
 
@@ -84,7 +85,7 @@ static struct cow_evidence policy_evidence(const struct policy_case *c)
 		.pos = c->pos,
 		.before = c->before,
 		.after = c->after,
-		.max = c->max ?: c->reuse ? COW_BLOCK - 1 : COW_PRECOPY_MAX_DEFAULT,
+		.max = c->max ?: c->reuse ? COW_BLOCK - 1 : COW_PRECOPY_MAX_PAGES,
 		.reuse = c->reuse,
 		.hw_dirty = !c->no_hw_dirty,
 		.sequential = c->sequential,
@@ -145,10 +146,6 @@ static const struct run_case run_cases[] = {
 	{ "55 pages, at most 7", 55, 7, 6, 7 },
 	{ "56 pages, at most 7", 56, 7, 7, 7 },
 	{ "120 pages, at most 7", 120, 7, 7, 7 },
-	{ "120 pages, at most 31", 120, 31, 15, 31 },
-	{ "61 pages, at most 31", 61, 31, 7, 31 },
-	{ "247 pages, at most 31", 247, 31, 15, 31 },
-	{ "248 pages, at most 31", 248, 31, 15, 31 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(run, run_cases, desc);
@@ -320,15 +317,6 @@ static const struct policy_case window_cases[] = {
 		.desc = "at most 7, aligned to 8",
 		.pos = 33, .before = 120, .max = 7, .want = BITS(34, 39),
 	}, {
-		.desc = "at most 16, aligned to 16",
-		.pos = 8, .before = 240, .max = 16, .want = BITS(9, 15),
-	}, {
-		.desc = "at most 31, aligned to 16",
-		.pos = 8, .before = 240, .max = 31, .want = BITS(9, 15),
-	}, {
-		.desc = "at most 31, aligned to 16, backward",
-		.pos = 55, .after = 240, .max = 31, .want = BITS(48, 54),
-	}, {
 		.desc = "passes over a written page",
 		.pos = 32, .before = 120, .demand = BIT_ULL(36),
 		.want = BITS(33, 35) | BITS(37, 47),
@@ -395,14 +383,6 @@ static const struct policy_case window_cases[] = {
 		.pos = 32, .before = 120, .unused = BIT_ULL(40), .max = 7,
 		.want = BITS(33, 39),
 	}, {
-		.desc = "at most 31, unused page in the aligned ones",
-		.pos = 32, .before = 248, .unused = BIT_ULL(47), .max = 31,
-		.want = BIT_ULL(33),
-	}, {
-		.desc = "at most 31, unused page behind the aligned ones",
-		.pos = 32, .before = 248, .unused = BIT_ULL(48), .max = 31,
-		.want = BITS(33, 47),
-	}, {
 		.desc = "short run, unused page behind the next",
 		.pos = 32, .before = 5, .unused = BIT_ULL(34),
 		.want = BIT_ULL(33),
@@ -459,7 +439,6 @@ static const struct policy_case sequential_cases[] = {
 	{ .desc = "at most 1, odd page", .pos = 1, .max = 1 },
 	{ .desc = "at most 3", .pos = 0, .max = 3, .want = BITS(1, 3) },
 	{ .desc = "at most 5", .pos = 0, .max = 5, .want = BITS(1, 5) },
-	{ .desc = "at most 31", .pos = 0, .max = 31, .want = BITS(1, 31) },
 	{ .desc = "no hardware", .pos = 0, .no_hw_dirty = true, .want = BITS(1, 15) },
 	{ .desc = "reuse", .pos = 0, .reuse = true, .want = BITS(1, 63) },
 	{
@@ -529,14 +508,6 @@ static const struct policy_case dense_cases[] = {
 		.desc = "20 demanded, at most 4",
 		.pos = 50, .demand = PAIRS_19, .max = 4,
 		.want = BITS(48, 49) | BITS(51, 52),
-	}, {
-		.desc = "20 demanded, at most 31: as many as are demanded",
-		.pos = 50, .demand = PAIRS_19, .max = 31,
-		.want = BITS(40, 49) | BITS(51, 60),
-	}, {
-		.desc = "21 demanded, at most 31",
-		.pos = 50, .demand = PAIRS_20, .max = 31,
-		.want = BITS(40, 49) | BITS(51, 61),
 	}, {
 		.desc = "last page of the block: all are below",
 		.pos = 63, .demand = PAIRS_19, .want = BITS(48, 62),
@@ -614,10 +585,6 @@ static const struct policy_case dense_cases[] = {
 	}, {
 		.desc = "19 beside a run of 16",
 		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 38),
-	}, {
-		.desc = "a run that the fault makes one of 16",
-		.pos = 15, .demand = BITS(0, 14) | BITS(18, 22),
-		.before = 15, .outside = BIT_ULL(16), .max = 31,
 	}, {
 		.desc = "two runs that the fault joins to one of 16",
 		.pos = 8, .before = 8, .after = 7, .demand = BITS(18, 22),
@@ -790,7 +757,7 @@ static struct sim *new_sim(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, s);
 	s->test = test;
 	s->pages = SIM_PAGES;
-	s->max = COW_PRECOPY_MAX_DEFAULT;
+	s->max = COW_PRECOPY_MAX_PAGES;
 	s->hw_dirty = true;
 	s->early = true;
 	prandom_seed_state(&s->rnd, 1988);
@@ -850,7 +817,7 @@ static bool sim_sparse(const struct sim *s, unsigned int page)
 /* Like cow_precopy_gather() */
 static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
 {
-	unsigned int limit = min(s->max, COW_RUN_PAGES) * COW_RUN_SHARE, size = COW_BLOCK;
+	unsigned int limit = s->max * COW_RUN_SHARE, size = COW_BLOCK;
 	unsigned int first, last, i;
 
 	memset(e, 0, sizeof(*e));
@@ -1083,18 +1050,7 @@ static const struct bound_case bound_cases[] = {
 	{ "at most 12", 12, false, false, 250 },
 };
 
-/* Windows larger than the default */
-static const struct bound_case large_cases[] = {
-	{ "at most 16", 16, true, false, 250 },
-	{ "at most 16, looking always", 16, false, false, 250 },
-	{ "at most 24, looking always", 24, false, false, 500 },
-	{ "at most 31", 31, true, false, 500 },
-	{ "at most 31, looking always", 31, false, false, 500 },
-	{ "at most 31, no dirty bits", 31, true, true, 250 },
-};
-
 KUNIT_ARRAY_PARAM_DESC(bound, bound_cases, desc);
-KUNIT_ARRAY_PARAM_DESC(large, large_cases, desc);
 
 static struct sim *bound_sim(struct kunit *test)
 {
@@ -1154,16 +1110,6 @@ static void bound_at_both_ends(struct kunit *test)
 			write_both_ends(s, SIM_REGION / 4 + shift, s->number);
 		}
 	}
-}
-
-static void bound_of_waste_large(struct kunit *test)
-{
-	bound_of_waste(test);
-}
-
-static void bound_at_both_ends_large(struct kunit *test)
-{
-	bound_at_both_ends(test);
 }
 
 /*
@@ -1342,8 +1288,6 @@ static struct kunit_case cow_policy_cases[] = {
 	KUNIT_CASE(any_evidence),
 	KUNIT_CASE_PARAM(bound_of_waste, bound_gen_params),
 	KUNIT_CASE_PARAM(bound_at_both_ends, bound_gen_params),
-	KUNIT_CASE_PARAM(bound_of_waste_large, large_gen_params),
-	KUNIT_CASE_PARAM(bound_at_both_ends_large, large_gen_params),
 	KUNIT_CASE(forward),
 	KUNIT_CASE(backward),
 	KUNIT_CASE(forward_no_hw_dirty),

@@ -40,10 +40,7 @@ static const struct size_case size_cases[] = {
 	{ "7 pages", 7 },
 	{ "8 pages", 8 },
 	{ "14 pages", 14 },
-	{ "15 pages", 15 },
-	{ "16 pages", 16 },
-	{ "30 pages", 30 },
-	{ "31 pages, the largest", COW_PRECOPY_MAX_PAGES },
+	{ "15 pages, the largest", COW_PRECOPY_MAX_PAGES },
 };
 
 KUNIT_ARRAY_PARAM_DESC(size, size_cases, desc);
@@ -305,7 +302,7 @@ static void race_on_neighbour(struct kunit *test)
 	cowt_start_race(test, c->race);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	cowt_expect_copies(test, 3, 2);
+	cowt_expect_copies(test, 4, 3);
 	cowt_expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
 	cowt_expect_counts(test, 2, COW_SKIP_RACE, 1);
 	if (c->undo)
@@ -322,7 +319,7 @@ static void race_on_fault_page(struct kunit *test)
 	cowt_start_race(test, cowt_race_write_fault_page);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	cowt_expect_copies(test, 3, 0);
+	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, 0);
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
 }
@@ -347,7 +344,7 @@ static void race_on_all_neighbours(struct kunit *test)
 	cowt_start_race(test, race_write_all);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_TRUE(test, f->raced);
-	cowt_expect_copies(test, 3, 0);
+	cowt_expect_copies(test, 4, 1);
 	cowt_expect_region(test, COPIED(0));
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
 }
@@ -358,53 +355,13 @@ static void race_with_child(struct kunit *test)
 	cowt_set_window(3);
 	cowt_share_pages(test, ALL_PAGES);
 	cowt_start_race(test, cowt_race_unmap_in_child);
-	cowt_test_race_with_child(test, COPIED(3), 3);
+	cowt_test_race_with_child(test, COPIED(3), 4);
 }
 
 /*
  * Memory is short: the faulting page is copied, nothing is copied ahead, and the
  * allocation is not retried.
  */
-
-/*
- * A write fault that ends after it has chosen its neighbours, as when its own
- * page cannot be allocated. The caller holds mmap_lock for reading.
- */
-static void fault_until_copy(struct kunit *test, unsigned int i, unsigned int looked_at)
-{
-	unsigned long addr = cowt_page_addr(test, i);
-	struct mm_struct *mm = current->mm;
-	struct vm_fault vmf = {
-		.vma = vma_lookup(mm, addr),
-		.address = addr,
-		.flags = WRITE_FLAGS,
-		.pmd = mm_find_pmd(mm, addr),
-	};
-	struct cow_precopy ahead;
-
-	vmf.pte = get_locked_pte(mm, addr, &vmf.ptl);
-	KUNIT_ASSERT_NOT_NULL(test, vmf.pte);
-	vmf.orig_pte = ptep_get(vmf.pte);
-	vmf.page = pte_page(vmf.orig_pte);
-	cow_precopy_look(&vmf, &ahead);
-	pte_unmap_unlock(vmf.pte, vmf.ptl);
-	KUNIT_ASSERT_PTR_EQ(test, vmf.cow_ahead, &ahead);
-	KUNIT_EXPECT_EQ(test, ahead.nr, looked_at);
-	cow_precopy_end(&vmf);
-	KUNIT_EXPECT_NULL(test, vmf.cow_ahead);
-}
-
-/* The references on the neighbours are dropped, and nothing is counted. */
-static void fault_fails(struct kunit *test)
-{
-	cowt_set_window(3);
-	cowt_share_pages(test, ALL_PAGES);
-	mmap_read_lock(current->mm);
-	fault_until_copy(test, FAULT, 3);
-	mmap_read_unlock(current->mm);
-	cowt_expect_region(test, 0);
-	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
-}
 
 static void allocation_fails(struct kunit *test)
 {
@@ -416,7 +373,7 @@ static void allocation_fails(struct kunit *test)
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_copies, 1);
 	cowt_expect_region(test, COPIED(0));
-	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
 static void charge_fails(struct kunit *test)
@@ -429,9 +386,9 @@ static void charge_fails(struct kunit *test)
 	kunit_activate_static_stub(test, cow_precopy_charge, cowt_no_charge_stub);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_charges, 1);
-	cowt_expect_copies(test, WINDOW, 0);
+	cowt_expect_copies(test, WINDOW + 1, 0);
 	cowt_expect_region(test, COPIED(0));
-	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, 1);
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
 static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long addr)
@@ -441,16 +398,93 @@ static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long 
 	return f->nr_copies < 2 ? cowt_alloc_stub(vma, addr) : NULL;
 }
 
-/* The copies that were allocated before memory ran out are mapped. */
+/* The copies that were allocated before memory ran out are freed. */
 static void allocation_fails_later(struct kunit *test)
 {
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_twice_stub);
 	cowt_write_fault(test, FAULT);
-	cowt_expect_copies(test, 2, 2);
-	cowt_expect_region(test, COPIED(2));
-	cowt_expect_counts(test, 2, COW_SKIP_NOMEM, 1);
+	cowt_expect_copies(test, 2, 0);
+	cowt_expect_region(test, COPIED(0));
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
+}
+
+static bool no_room_stub(struct vm_area_struct *vma, unsigned int nr)
+{
+	struct kunit *test = kunit_get_current_test();
+
+	KUNIT_EXPECT_EQ_MSG(test, nr, WINDOW + 1, "pages that room is asked for");
+	return false;
+}
+
+/* Where memory is short, no page is asked for. */
+static void no_room(struct kunit *test)
+{
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_has_room, no_room_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, no_alloc_stub);
+	cowt_write_fault(test, FAULT);
+	cowt_expect_copies(test, 0, 0);
+	cowt_expect_region(test, COPIED(0));
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
+}
+
+/*
+ * A page that cannot be read. If it is the faulting page, the fault fails, as it does
+ * without copying ahead. Nothing reads a page twice.
+ */
+
+struct unreadable_case {
+	const char *desc;
+	unsigned int page;
+	unsigned int reads;
+};
+
+static const struct unreadable_case unreadable_cases[] = {
+	{ "the faulting page", FAULT, 1 },
+	{ "the first neighbour", FAULT + 1, 2 },
+	{ "a neighbour in the middle", FAULT + 2, 3 },
+	{ "the last neighbour", FAULT + 3, 4 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(unreadable, unreadable_cases, desc);
+
+static bool read_stub(struct page *copy, struct page *old, unsigned long addr,
+		      struct vm_area_struct *vma)
+{
+	struct kunit *test = kunit_get_current_test();
+	const struct unreadable_case *c = test->param_value;
+	struct fixture *f = test->priv;
+
+	f->nr_reads++;
+	if (addr == cowt_page_addr(test, c->page))
+		return false;
+	copy_highpage(copy, old);
+	return true;
+}
+
+static void unreadable_page(struct kunit *test)
+{
+	const struct unreadable_case *c = test->param_value;
+	bool self = c->page == FAULT;
+	struct fixture *f = test->priv;
+
+	cowt_set_window(3);
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
+	kunit_activate_static_stub(test, cow_precopy_read, read_stub);
+	if (self)
+		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, FAULT, WRITE_FLAGS),
+				VM_FAULT_HWPOISON);
+	else
+		cowt_write_fault(test, FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	cowt_expect_copies(test, 4, 0);
+	cowt_expect_region(test, self ? 0 : COPIED(0));
+	cowt_expect_counts(test, 0, COW_SKIP_SPECIAL, 3);
 }
 
 /* @last: the last page of the range that is invalidated */
@@ -504,10 +538,11 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(race_on_fault_page),
 	KUNIT_CASE(race_on_all_neighbours),
 	KUNIT_CASE(race_with_child),
-	KUNIT_CASE(fault_fails),
 	KUNIT_CASE(allocation_fails),
 	KUNIT_CASE(allocation_fails_later),
 	KUNIT_CASE(charge_fails),
+	KUNIT_CASE(no_room),
+	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),
 	KUNIT_CASE(notifier_range),
 	KUNIT_CASE(notifier_range_is_no_wider),
 	KUNIT_CASE(notifier_range_alone),

@@ -21,6 +21,7 @@
 #include <linux/timer.h>
 
 #include "../cow.h"
+#include "../cow_precopy.h"
 
 /* The first duration that shares the last bucket with all longer ones. */
 #define LONGEST		(BIT_ULL(COW_HIST_MAX_BITS) - 1)

@@ -32,7 +32,7 @@ SHORT_CASE=(--workload seq --config 'off,nofork' --size 4M --repeat 3)
 
 # The cases of the plots by window size, with the lower bounds
 WINDOW_CASES=(--workload 'seq,reverse,random,stride-4,sparse-5,child-gone'
-	--config 'off,fixed-1,fixed-2,fixed-4,fixed-8,fixed-15,adaptive-1,adaptive-3,adaptive-7,adaptive-15,adaptive-31,populate-write,nofork,memcpy')
+	--config 'off,fixed-1,fixed-2,fixed-4,fixed-8,fixed-15,adaptive-1,adaptive-3,adaptive-7,adaptive-15,populate-write,nofork,memcpy')
 
 # The cases of the other plots of a README
 PLOT_CASES=(--workload 'seq,random,snapshot' --config 'off,fixed-1,fixed-15,adaptive')

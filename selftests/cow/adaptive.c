@@ -438,7 +438,7 @@ static int largest_max(int max, bool gone)
 TEST_F_TIMEOUT(adaptive, madv_sequential, TEST_TIMEOUT)
 {
 	static const int at[] = { 0, 1, 5, 14, 15, 16 + 9, 32 + 3 };
-	const int max[] = { COW_ADAPTIVE_MAX, COW_MAX_AHEAD, 3 };
+	const int max[] = { COW_ADAPTIVE_MAX, 7, 3 };
 	int gone, want, size;
 	size_t i, k;
 
@@ -480,7 +480,7 @@ static int largest_window(int nr, enum cow_key key)
 
 TEST_F_TIMEOUT(adaptive, max_is_a_bound, TEST_TIMEOUT)
 {
-	static const int max[] = { 1, 2, 3, 7, 12, 15, 31 };
+	static const int max[] = { 1, 2, 3, 7, 12, 15 };
 	const int nr = 640;
 	int gone, down, want, largest;
 	__u64 rnd = seed;
@@ -632,7 +632,7 @@ static int next_writes(int nr, int max, __u64 *rnd)
  */
 TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
 {
-	static const int max[] = { 15, 31, 7, 1, 15, 15, 31, 15 };
+	static const int max[] = { 15, 14, 7, 1, 15, 15, 3, 15 };
 	static const int lengths[] = { 5, 40, 200 };
 	int i, k, n, nr, writes, unused, worst;
 	__u64 rnd = seed;

@@ -51,7 +51,6 @@ FIXTURE_VARIANT(cow_abi)
 FIXTURE_VARIANT_ADD(cow_abi, off) { .ahead = 0 };
 FIXTURE_VARIANT_ADD(cow_abi, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(cow_abi, ahead_15) { .ahead = 15 };
-FIXTURE_VARIANT_ADD(cow_abi, ahead_31) { .ahead = 31 };
 FIXTURE_VARIANT_ADD(cow_abi, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(cow_abi)
@@ -1019,13 +1018,13 @@ static const struct knob knobs[] = {
 	},
 	{
 		.name = "cow_precopy_pages",
-		.good = { "0", "1", "15", "16", "30", "31", "7" },
-		.bad = { "32", "33", "2147483647" },
+		.good = { "0", "1", "2", "14", "15", "7" },
+		.bad = { "16", "31", "2147483647" },
 	},
 	{
 		.name = "cow_precopy_max",
-		.good = { "1", "2", "15", "16", "30", "31", "7" },
-		.bad = { "0", "32", "33", "2147483647" },
+		.good = { "1", "2", "14", "15", "7" },
+		.bad = { "0", "16", "31", "2147483647" },
 	},
 };
 
@@ -1329,19 +1328,21 @@ TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 		"ahead", NULL
 	};
 	static const char * const precopy[] = {
-		"address", "asked", "installed", "reason", NULL
+		"address", "pid", "asked", "installed", "reason", NULL
 	};
+	static const char * const reuse[] = { "address", "pid", "nr", NULL };
 
 	if (!tracefs())
 		SKIP(return, "no tracefs, or no permission");
 	EXPECT_TRUE(has_fields("cow_fault", fault));
 	EXPECT_TRUE(has_fields("cow_precopy", precopy));
+	EXPECT_TRUE(has_fields("cow_reuse_ahead", reuse));
 }
 
 #define FAULT_LINE	\
 	" cow_fault: address=%lx pid=%d outcome=%31s order=%*u ahead=%u copy_ns=%llu fault_ns=%llu"
 #define PRECOPY_LINE	\
-	" cow_precopy: address=%lx asked=%u installed=%u reason=%31s"
+	" cow_precopy: address=%lx pid=%d asked=%u installed=%u reason=%31s"
 
 struct traced {
 	unsigned int faults;		/* cow_fault, for pages of the area */
@@ -1387,8 +1388,8 @@ static void count_events(struct traced *t, char *text, char *area, int ahead)
 		}
 		p = strstr(line, " cow_precopy: ");
 		if (p) {
-			if (sscanf(p, PRECOPY_LINE, &addr, &asked, &installed,
-				   word) != 4) {
+			if (sscanf(p, PRECOPY_LINE, &addr, &pid, &asked, &installed,
+				   word) != 5 || pid != getpid()) {
 				t->wrong++;
 				continue;
 			}

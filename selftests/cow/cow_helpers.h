@@ -84,7 +84,7 @@
 #define COW_STATS_FILE	"/proc/cow_stats"
 
 /* The largest fixed window that vm.cow_precopy_pages takes. */
-#define COW_MAX_AHEAD	31
+#define COW_MAX_AHEAD	15
 
 /*
  * Instead of a number of pages: vm.cow_precopy_pages=0. The window is chosen by

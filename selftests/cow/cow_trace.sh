@@ -185,9 +185,11 @@ test_format()
 	want_fields cow_fault 'u64 copy_ns' 'u64 fault_ns' 'unsigned long address' \
 		'pid_t pid' 'u8 outcome' 'u8 order' 'u16 ahead' || return
 	no_holes cow_fault || return
-	want_fields cow_reuse_ahead 'unsigned long address' 'unsigned int nr' || return
-	want_fields cow_precopy 'unsigned long address' 'unsigned int asked' \
-		'unsigned int installed' 'int reason' || return
+	want_fields cow_reuse_ahead 'unsigned long address' 'pid_t pid' \
+		'unsigned int nr' || return
+	want_fields cow_precopy 'unsigned long address' 'pid_t pid' 'u8 asked' \
+		'u8 installed' 'u16 reason' || return
+	no_holes cow_precopy || return
 	want_names cow_fault '0 copied' '1 reused' '2 lost' '3 unshared' '4 precopied-around' ||
 		return
 	want_names cow_precopy '0 none' '1 vma' '2 pmd' '3 notpresent' '4 writable' \

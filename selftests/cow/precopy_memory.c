@@ -39,7 +39,6 @@ FIXTURE_VARIANT_ADD(precopy_memory, ahead_2) { .ahead = 2 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_3) { .ahead = 3 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_7) { .ahead = 7 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_15) { .ahead = 15 };
-FIXTURE_VARIANT_ADD(precopy_memory, ahead_31) { .ahead = 31 };
 FIXTURE_VARIANT_ADD(precopy_memory, adaptive) { .ahead = COW_ADAPTIVE };
 FIXTURE_VARIANT_ADD(precopy_memory, adaptive_down) {
 	.ahead = COW_ADAPTIVE,

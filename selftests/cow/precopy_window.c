@@ -372,7 +372,6 @@ FIXTURE_VARIANT_ADD(precopy_window, ahead_2) { .ahead = 2 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_3) { .ahead = 3 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_7) { .ahead = 7 };
 FIXTURE_VARIANT_ADD(precopy_window, ahead_15) { .ahead = 15 };
-FIXTURE_VARIANT_ADD(precopy_window, ahead_31) { .ahead = 31 };
 FIXTURE_VARIANT_ADD(precopy_window, adaptive) { .ahead = COW_ADAPTIVE };
 FIXTURE_VARIANT_ADD(precopy_window, adaptive_down) {
 	.ahead = COW_ADAPTIVE,

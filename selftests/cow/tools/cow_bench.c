@@ -57,9 +57,9 @@ static struct {
 
 static const struct bench_config configs[] = {
 	{ "off", "the kernel as it is, copying nothing ahead", BENCH_COW, 0 },
-	{ "fixed-1", "1 page copied ahead (any number up to 31)", BENCH_COW, 1 },
+	{ "fixed-1", "1 page copied ahead (any number up to 15)", BENCH_COW, 1 },
 	{ "fixed-15", "15 pages copied ahead", BENCH_COW, 15 },
-	{ "adaptive", "the kernel chooses how many (adaptive-N: up to N, from 1 to 31)",
+	{ "adaptive", "the kernel chooses how many (adaptive-N: up to N, from 1 to 15)",
 	  BENCH_COW, BENCH_ADAPTIVE },
 	{ "populate-write", "MADV_POPULATE_WRITE before the first write",
 	  BENCH_POPULATE, 0 },
@@ -102,7 +102,7 @@ static void print_help(void)
 "\n"
 "  --workload GLOB,...  only these workloads (see --list)\n"
 "  --config LIST        only these configurations, by commas; fixed-N for any\n"
-"                       N from 1 to 31, adaptive-N for a bound from 1 to 31\n"
+"                       N from 1 to 15, adaptive-N for a bound from 1 to 15\n"
 "  --size SIZE,...      of the memory, with K, M or G (default 16M and 64M)\n"
 "  --repeat N           timed repetitions (default 5 up to 16M, 3 above)\n"
 "  --seed N             for what is random (default 1)\n"

@@ -34,7 +34,7 @@
 #include "cow_helpers.h"
 
 #define BENCH_ADAPTIVE		(-1)
-#define BENCH_MAX_BOUND		31
+#define BENCH_MAX_BOUND		15
 #define BENCH_MAX_WRITERS	64
 #define BENCH_MAX_CHILDREN	16
 #define BENCH_MAX_REPEAT	1000
