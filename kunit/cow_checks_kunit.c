@@ -1217,21 +1217,50 @@ static bool model_written(const struct gather_space *g, unsigned int page)
 	}
 }
 
+/* May the run go on at a page? Below page 0, it wraps to UINT_MAX. */
+static bool model_in_reach(const struct gather_space *g, unsigned int fault,
+			   unsigned int page)
+{
+	return page < g->end && page >= g->start && page / T != g->missing &&
+	       !((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK);
+}
+
+/* In each page table, the first 16 pages are looked at, and then one in four. */
 static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 			      int step, unsigned int limit)
 {
-	unsigned int nr;
+	unsigned int nr, in_table = 0, table = fault / T;
 
-	for (nr = 0; nr < limit; nr++) {
+	for (nr = 0; nr < limit; nr++, in_table++) {
 		unsigned int page = fault + step * (int)(nr + 1);
 
-		/* Below page 0, page wraps to UINT_MAX. */
-		if (page >= g->end || page < g->start || page / T == g->missing ||
-		    !model_written(g, page) ||
-		    ((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK))
+		if (!model_in_reach(g, fault, page))
+			break;
+		if (page / T != table) {
+			table = page / T;
+			in_table = 0;
+		}
+		if ((in_table < 16 || in_table % 4 == 0) && !model_written(g, page))
 			break;
 	}
 	return nr;
+}
+
+static bool model_private(const struct gather_space *g, unsigned int page)
+{
+	return model_written(g, page) || g->kind[page] == GATHER_UNUSED;
+}
+
+/* One in four of the pages that the VMA has in the page table */
+static void model_sample(const struct gather_space *g, unsigned int fault,
+			 struct cow_evidence *e)
+{
+	unsigned int page = max(g->start, round_down(fault, T));
+
+	for (; page < min(g->end, round_down(fault, T) + T); page += 4) {
+		e->sampled++;
+		e->sampled_private += page != fault && model_private(g, page);
+	}
 }
 
 static struct cow_evidence model_gather(const struct gather_space *g,
@@ -1268,6 +1297,8 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 		    IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
 			e.demand |= BIT_ULL(i);
 	}
+	if (hweight64(e.demand) >= 19)
+		model_sample(g, fault, &e);
 	return e;
 }
 
@@ -1321,6 +1352,8 @@ static void gather_random(struct kunit *test)
 		if (e.valid == want.valid && e.written == want.written &&
 		    e.demand == want.demand && e.unused == want.unused &&
 		    e.pos == want.pos && e.before == want.before &&
+		    e.sampled == want.sampled &&
+		    e.sampled_private == want.sampled_private &&
 		    e.after == want.after && e.max == want.max &&
 		    e.reuse == want.reuse && e.hw_dirty == want.hw_dirty &&
 		    e.sequential == want.sequential)
@@ -1333,6 +1366,8 @@ static void gather_random(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, e.unused, want.unused);
 		KUNIT_EXPECT_EQ(test, e.before, want.before);
 		KUNIT_EXPECT_EQ(test, e.after, want.after);
+		KUNIT_EXPECT_EQ(test, e.sampled, want.sampled);
+		KUNIT_EXPECT_EQ(test, e.sampled_private, want.sampled_private);
 		return;
 	}
 }

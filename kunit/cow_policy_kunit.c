@@ -39,6 +39,8 @@
  * @used: other pages that were copied ahead and written to
  * @unused: pages that were copied ahead and not written to
  * @outside: pages of the block that were not read
+ * @sampled: pages of the page table that were looked at; none: it is dense
+ * @sampled_private: those that are writable
  * @max: largest window; 0 for the default, which is the block for @reuse
  * @reuse: pages are made writable, not copied
  * @no_hw_dirty: hardware does not set dirty bits
@@ -54,6 +56,8 @@ struct policy_case {
 	u64 used;
 	u64 unused;
 	u64 outside;
+	unsigned int sampled;
+	unsigned int sampled_private;
 	unsigned int max;
 	bool reuse;
 	bool no_hw_dirty;
@@ -85,6 +89,8 @@ static struct cow_evidence policy_evidence(const struct policy_case *c)
 		.pos = c->pos,
 		.before = c->before,
 		.after = c->after,
+		.sampled = c->sampled,
+		.sampled_private = c->sampled_private,
 		.max = c->max ?: c->reuse ? COW_BLOCK - 1 : COW_PRECOPY_MAX_PAGES,
 		.reuse = c->reuse,
 		.hw_dirty = !c->no_hw_dirty,
@@ -494,6 +500,16 @@ static const struct policy_case dense_cases[] = {
 		.pos = 50, .demand = PAIRS_19,
 		.want = BITS(43, 49) | BITS(51, 58),
 	}, {
+		.desc = "20 demanded, 5/16 of the page table written",
+		.pos = 50, .demand = PAIRS_19, .sampled = 128, .sampled_private = 40,
+		.want = BITS(43, 49) | BITS(51, 58),
+	}, {
+		.desc = "20 demanded, less of the page table written",
+		.pos = 50, .demand = PAIRS_19, .sampled = 128, .sampled_private = 39,
+	}, {
+		.desc = "20 demanded, less of a small page table written",
+		.pos = 50, .demand = PAIRS_19, .sampled = 16, .sampled_private = 4,
+	}, {
 		.desc = "21 demanded",
 		.pos = 50, .demand = PAIRS_20,
 		.want = BITS(43, 49) | BITS(51, 58),
@@ -814,7 +830,32 @@ static bool sim_sparse(const struct sim *s, unsigned int page)
 	return nr < 3;
 }
 
-/* Like cow_precopy_gather() */
+/* Like cow_count_written(); page 0 has none below, as UINT_MAX is not private. */
+static unsigned int sim_count(const struct sim *s, unsigned int page, int step,
+			      unsigned int max)
+{
+	unsigned int nr = 0;
+
+	while (nr < max && sim_written(s, page + step * (int)nr))
+		nr += nr < COW_LONG_RUN ? 1 : COW_SAMPLE;
+	return min(nr, max);
+}
+
+/* Like cow_run() */
+static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
+			    unsigned int limit)
+{
+	unsigned int index = page % PTRS_PER_PTE;
+	unsigned int in_table = step > 0 ? PTRS_PER_PTE - 1 - index : index;
+	unsigned int nr;
+
+	nr = sim_count(s, page + step, step, min(in_table, limit));
+	if (nr == in_table && nr < limit)
+		nr += sim_count(s, page + step * (int)(nr + 1), step, limit - nr);
+	return nr;
+}
+
+/* Like cow_precopy_gather(); every page table is dense enough for rule 4. */
 static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
 {
 	unsigned int limit = s->max * COW_RUN_SHARE, size = COW_BLOCK;
@@ -824,10 +865,8 @@ static void sim_gather(const struct sim *s, unsigned int page, struct cow_eviden
 	e->hw_dirty = s->hw_dirty;
 	e->max = s->max;
 	e->pos = page % COW_BLOCK;
-	while (e->before < min(limit, page) && sim_written(s, page - 1 - e->before))
-		e->before++;
-	while (e->after < limit && sim_written(s, page + 1 + e->after))
-		e->after++;
+	e->before = sim_run(s, page, -1, limit);
+	e->after = sim_run(s, page, 1, limit);
 	if (max(e->before, e->after) >= COW_LONG_RUN)
 		size = roundup_pow_of_two(s->max + 1);
 	first = round_down(page, size);
