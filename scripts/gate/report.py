@@ -9,11 +9,12 @@ report.py show FOLDER [--known]        the line of one check and what it found
 report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
-report.py table|results|ktap|counts|behaviour GATE   on standard output
+report.py table|results|ktap|counts|behaviour|switched GATE   on standard output
 report.py coverage GATE CHECK...       which of all checks looked at it, which did not
 report.py markdown GATE FACTS CHECKS
-    FACTS: JSON with title, kernel, about, patches, unseen (why it says
-    nothing about behaviour), form_only (that it was asked for so); CHECKS: NAME TAB text, all there are
+    FACTS: JSON with title, kernel, about, patches, unseen (why it says nothing about
+    behaviour), form_only (that it was asked for so), switched (what was switched on);
+    CHECKS: NAME TAB text, all there are
 """
 
 import json
@@ -150,6 +151,19 @@ def coverage(results, names):
             print(f"{text} ({len(checks)}): {' '.join(checks)}")
 
 
+def switched(results):
+    """What each check switched on: notes that begin so"""
+    prefix = "switched on: "
+    found = False
+    for result in results:
+        texts = [text[len(prefix):] for _, text in result["findings"] if text.startswith(prefix)]
+        if texts:
+            print(f"{result['check']} ran with: {'; '.join(texts)}")
+            found = True
+    if not found:
+        print("no check that was run switches anything on")
+
+
 def status_of(result):
     """Status and message as the harness's other results have them."""
     if result["verdict"] == "warn":
@@ -203,6 +217,8 @@ def markdown(results, facts, checks):
         print(f"This says nothing about its behaviour: {facts['unseen']}.\n")
     for number, subject in enumerate(facts["patches"], 1):
         print(f"{number}. {subject}")
+    if facts["switched"]:
+        print("\n```\n" + facts["switched"] + "\n```")
     print("\n| verdict | check | seconds | what it looks at | result |\n|---|---|---|---|---|")
     for result in results:
         cells = [result["verdict"], result["check"], str(result["seconds"]),
@@ -246,7 +262,7 @@ def main(command, path, *arguments):
         elif command == "coverage":
             coverage(results, arguments)
         else:
-            {"table": table, "results": results_lines, "ktap": ktap}[command](results)
+            {"table": table, "results": results_lines, "ktap": ktap, "switched": switched}[command](results)
 
 
 if __name__ == "__main__":

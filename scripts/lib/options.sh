@@ -101,6 +101,22 @@ need_writable()
 	fi
 }
 
+# need_set WHO KEY=VALUE
+need_set()
+{
+	[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
+		die "$1 '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
+	[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
+		die "$1 '$2': the file is neither below /sys nor below /proc"
+}
+
+# need_config WHO SYMBOL=VALUE
+need_config()
+{
+	[[ "$2" =~ ^[A-Z0-9][A-Za-z0-9_]*=(y|m|n|-?[0-9]+|0x[0-9a-fA-F]+|\"[^\"\']*\")$ ]] ||
+		die "$1 '$2' is not SYMBOL=VALUE, such as MY_OPTION=y, MY_SIZE=16 or MY_NAME=\"text\""
+}
+
 # parse_options ACCEPTED... -- "$@"
 # What is not an option ends up in ARGS. A command that passes unknown options
 # on sets PASS_UNKNOWN.
@@ -227,14 +243,11 @@ set_option()
 			die "--localmod '$2' is not the output of lsmod in a file"
 		LOCALMOD=$(realpath -- "$2") ;;
 	--set)
-		[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
-			die "--set '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
-		[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
-			die "--set '$2': the file is neither below /sys nor below /proc"
+		need_set "$1" "$2"
 		SET+=$2$'\n' ;;
 	--config)
-		[[ "$2" =~ ^[A-Z][A-Z0-9_]*=[^\']*$ ]] || die "--config '$2' is not SYMBOL=VALUE, such as MY_OPTION=y"
-		SET_CONFIG+=$2$'\n' ;;
+		need_config "$1" "$2"
+		SET_CONFIG+=${2#CONFIG_}$'\n' ;;
 	--kcidb)
 		need_writable "$1" "$2"
 		KCIDB=$(realpath -- "$2") ;;
