@@ -71,6 +71,12 @@ each_patch()
 	done < <(commits)
 }
 
+# need_several_patches WHAT: for a check of each patch. With one patch WHAT does the same.
+need_several_patches()
+{
+	[ "$(commits | wc -l)" -gt 1 ] || not_applicable "a single patch: $1"
+}
+
 # renamed: OLD TAB NEW, the files that the whole series moves
 renamed()
 {

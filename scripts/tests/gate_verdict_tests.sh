@@ -31,6 +31,21 @@ test_gate_needs_behaviour()
 	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
 }
 
+# With one patch, what is asked of each patch is what other checks ask of all.
+test_gate_single_patch()
+{
+	find "$BOX/scripts/gate/checks" -type f ! -name build-each ! -name behaviour-kunit-each -delete
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" format-patch -q -1 -o "$SCRATCH/single" 'prepared^{/change the first thing}'
+	box gate --base 6.12 --series "$SCRATCH/single" && want_status 2 &&
+	want_output '^SKIP build-each .*: a single patch: build-warnings compiles the same$' &&
+	want_output '^SKIP behaviour-kunit-each .*: a single patch: behaviour-kunit-um ' &&
+	want_output '^none of these checks applies' || return
+	# the sandbox's kernel cannot be built, but that is what is tried
+	box gate --base 6.12
+	[ "$(grep -cE '^(FAIL|ERROR) (build|behaviour-kunit)-each [(]' "$OUT")" -eq 2 ] || complain "two patches: $(paste -sd'|' "$OUT")"
+}
+
 # other_change: a mail that changes the Makefile of the sandbox's kernel
 other_change()
 {
