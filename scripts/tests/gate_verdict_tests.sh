@@ -17,7 +17,7 @@ test_gate_needs_behaviour()
 	want_output '^looked at it [(]2[)]: form-fine behaviour-some$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
 	box gate --base 6.12 --skip behaviour-some --markdown "$SCRATCH/report.md" && want_status 2 &&
 	want_output '^it changes mm/memory.c, but no behaviour check looked at it: no verdict$' &&
-	want_output '--only behaviour-kselftest' && want_output '^not chosen [(]1[)]: behaviour-some$' &&
+	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-some$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
 	box gate --base 6.12 --only 'form-*' && want_status 2 &&
@@ -29,6 +29,40 @@ test_gate_needs_behaviour()
 	rm "$BOX/scripts/gate/checks/form-bad"
 	other_change > "$SCRATCH/other.mbox"
 	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
+}
+
+# What it takes to look at a file: of an architecture, a check that boots that one.
+test_gate_coverage()
+{
+	local LOGS=$SCRATCH/coverage K_TREE=$SCRATCH/coverage.tree G_BASE=HEAD~1 G_HEAD=HEAD file checks check why
+	mkdir -p "$LOGS"
+	while IFS='|' read -r file checks why; do
+		rm -rf "$K_TREE"
+		mkdir -p "$K_TREE/$(dirname "$file")"
+		kgit -C "$K_TREE" init -q
+		kgit -C "$K_TREE" commit -q --allow-empty -m base
+		: > "$K_TREE/$file"
+		kgit -C "$K_TREE" add -A
+		kgit -C "$K_TREE" commit -q -m more
+		for check in $checks; do
+			printf '{"check": "%s", "verdict": "%s", "findings": []},' "${check%=*}" "${check#*=}"
+		done | sed 's/^/[/; s/,$/]/' > "$LOGS/gate.json"
+		want_same "$file $checks: $(not_looked_at)" "$file $checks: ${why:+it changes $file, but no behaviour check looked at it}" || return
+	done <<-'END'
+	mm/ksm.c|form-a=pass behaviour-kselftest=pass|
+	mm/ksm.c|form-a=pass behaviour-kunit-um=warn|
+	mm/ksm.c|form-a=pass behaviour-kselftest=skip sanitizers-kasan=pass|no
+	mm/ksm.c|form-a=pass behaviour-kunit-each=pass|no
+	mm/ksm.c|form-a=pass behaviour-kselftest=error|no
+	fs/proc/task_mmu.c|build-each=pass|no
+	mm/slub.c|build-each=pass|
+	arch/x86/mm/tlb.c|behaviour-kselftest=pass|
+	arch/x86/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass behaviour-kunit-um=pass|no
+	arch/arm64/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass|
+	arch/arm64/include/asm/tlb.h|behaviour-kselftest=pass behaviour-kunit-x86_64=pass|no
+	arch/riscv/mm/tlbflush.c|behaviour-kselftest=pass behaviour-kselftest-arm64=pass|no
+	arch/powerpc/mm/book3s64/radix_tlb.c|behaviour-kselftest=pass|no
+	END
 }
 
 # With one patch, what is asked of each patch is what other checks ask of all.
