@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
@@ -57,6 +57,8 @@ RECORD=
 MINUTES=
 FROM=
 IMAGE=
+MODULES_FROM=
+RELEASE=
 KCIDB=
 BASE_CONFIG=
 LOCALMOD=
@@ -284,6 +286,9 @@ set_option()
 	--image)
 		[ -n "$2" ] || die "--image needs a file or a Debian package"
 		IMAGE=$2 ;;
+	--modules)
+		[ -d "$2" ] || die "--modules '$2' is no folder"
+		MODULES_FROM=$(realpath -- "$2") ;;
 	--from)
 		[ -d "$2" ] || die "--from '$2' is no folder"
 		FROM=$(realpath -- "$2") ;;

@@ -136,20 +136,6 @@ sys.exit("a path with a space is valid")' "$file" "$ROOT/fixtures/kcidb/schema.j
 		complain "KCIDB: $(tail -n 1 "$OUT")"
 }
 
-test_images()
-{
-	printf '\177ELF%14s\076\0' '' | tr ' ' '\0' > "$SCRATCH/elf"
-	dd if=/dev/zero of="$SCRATCH/bzImage" bs=1 count=600 2> /dev/null
-	printf HdrS | dd of="$SCRATCH/bzImage" bs=1 seek=514 conv=notrunc 2> /dev/null
-	dd if=/dev/zero of="$SCRATCH/Image" bs=1 count=600 2> /dev/null
-	printf 'ARM\144' | dd of="$SCRATCH/Image" bs=1 seek=56 conv=notrunc 2> /dev/null
-	want_same "$(file_arch "$SCRATCH/elf") $(file_arch "$SCRATCH/bzImage") $(file_arch "$SCRATCH/Image")" "x86_64 x86_64 arm64" &&
-	refused_with "is no kernel image" boot --image /etc/passwd -- true &&
-	refused_with "neither a file nor a package" kselftest --image linux-image-x &&
-	refused_with "is for arm64, not for --arch x86_64" kselftest --arch x86_64 --image "$SCRATCH/Image" &&
-	refused_with "without --unpatched" kselftest --unpatched --image linux-image-cloud-amd64
-}
-
 # A plain test that skips is known, for that machine, or complained about.
 test_plain_skips()
 {
