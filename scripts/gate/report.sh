@@ -51,7 +51,21 @@ finish_gate()
 write_gate_reports()
 {
 	gate_report ktap "$LOGS/gate.json" > "$LOGS/gate.ktap"
+	[ -z "$KCIDB" ] || name_submission
 	[ -z "$MARKDOWN" ] || write_markdown > "$MARKDOWN"
+}
+
+# name_submission: for --kcidb: the base, and the series by its hash and its first mail
+name_submission()
+{
+	local mails=("$G_MAILS"/*) first
+	first=${mails[0]}
+	KCIDB_TREE=$(kgit -C "$K_TREE" rev-parse "$G_HEAD^{tree}")
+	KCIDB_PATCHSET=$(patchset_hash "${mails[@]}")
+	KCIDB_COMMENT="$G_TITLE on $K_NAME${G_ON_SERIES:+ with the series of this suite}: ${#mails[@]} patches, the first: $(mail_subject "$first")"
+	[ ! -d "$SCRATCH/covers" ] || first=$(find "$SCRATCH/covers" -type f | sort | sed -n 1p)
+	KCIDB_MESSAGE_ID=$(sed '/^\r\?$/q' "${first:-${mails[0]}}" | tr -d '\r' | sed -n 's/^[Mm]essage-[Ii][Dd]:[[:space:]]*<\([^<>@ ]*@[^<>@ ]*\)>.*/\1/p' | sed -n 1p)
+	[ -z "$G_REFUSED" ] || KCIDB_VALID=false
 }
 
 # no_verdict WHY

@@ -65,6 +65,44 @@ test_gate_coverage()
 	END
 }
 
+# KCIDB names what was tested: the base, the series, and the mail that introduces it.
+test_gate_kcidb()
+{
+	local mails=$SCRATCH/kcidb.mails hash
+	rm -rf "$BOX"/scripts/gate/checks/* "$mails" "$SCRATCH"/kcidb*.json
+	BEGUN=$SCRATCH/begun.checks
+	fake_check form-applies '#' 0 '[ -z "$G_REFUSED" ] || fail "$G_REFUSED"'
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$mails" 'base..prepared^{/change the second thing}'
+	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.1.json" && want_status 0 || return
+	sed -i '1a Message-ID: <cover.1@example.org>' "$mails"/0000*
+	sed -i '1a Message-ID: <patch.1@example.org>' "$mails"/0001*
+	hash=$(patchset_hash "$mails"/0001* "$mails"/0002*)
+	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.2.json" && want_status 0 || return
+	# one that does not apply
+	sed -i 's/^ int memory_149;/ int nonsense;/' "$mails"/0002*
+	rm "$mails"/0000*
+	box gate --base 6.12 --series "$mails" --kcidb "$SCRATCH/kcidb.3.json" && want_status 1 || return
+	OUT=$SCRATCH/output
+	/usr/bin/python3 - "$BOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
+	import json, jsonschema, sys
+	schema, *files = (json.load(open(name)) for name in [sys.argv[1]] + sys.argv[3:])
+	for data in files:
+	    jsonschema.validate(data, schema)
+	bare, whole, refused = (data["checkouts"][0] for data in files)
+	assert whole["patchset_hash"] == sys.argv[2], "the hash is not that of the mails"
+	assert whole["message_id"] == "cover.1@example.org", whole
+	assert whole["comment"] == "kcidb.mails on 6.12: 2 patches, the first: mm: change the first thing", whole
+	assert whole["git_commit_name"] == "6.12.1-1", whole
+	assert "message_id" not in bare and bare["valid"], bare
+	assert not refused["valid"] and refused["message_id"] == "patch.1@example.org", refused
+	assert refused["id"] != whole["id"], "two submissions with one id"
+	assert [test["status"] for data in files for test in data["tests"]] == ["PASS", "PASS", "FAIL"], files
+	assert files[1]["tests"][0]["path"] == "cow.gate.form-applies", files[1]
+	END
+	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json"
+}
+
 # With one patch, what is asked of each patch is what other checks ask of all.
 test_gate_single_patch()
 {
