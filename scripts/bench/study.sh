@@ -25,14 +25,11 @@ study_elsewhere()
 {
 	cat <<-END
 
-	To run the same on bare metal, as root, on a kernel with the series (without the
-	series or without root only some of the rows are measured):
+	The same in nanoseconds of a real machine: fixtures/results/bare-metal.md. In short,
+	as root, on a kernel of 'run_tests.sh package':
 
-	  make -C tools/testing/selftests TARGETS=cow
-	  tools/testing/selftests/cow/cow_bench --json --cdf \\
-	    --workload single,seq,random --config off,fixed-1,fixed-15,adaptive \\
-	    --size 16M,64M > rows
-	  scripts/bench/rows.py collect rows mode=wall > rows.json
+	  cow_bench --mode wall --json --cdf ${STUDY_CASES[*]} --size 16M,64M > rows
+	  scripts/bench/rows.py collect rows > rows.json
 	  scripts/bench/study.py rows.json
 
 	END

@@ -46,9 +46,9 @@ boot_kernel()
 		return
 	fi
 	ON_FAILED_JOB=job_failed
-	[ -n "$G_OURS" ] || [ -n "${OPTIONS_OFF-}" ] || enable_new_options
+	[ -n "${OPTIONS_OFF-}" ] || enable_options
 	build_kernel "$ARCH" "$B_DIR" || build_failed
-	[ -z "$RIVAL_FRAGMENT" ] || warn_options_off "$B_DIR/$(out_name "$ARCH")"
+	[ -z "$RIVAL_FRAGMENT" ] || warn_not_switched "$B_DIR/$(out_name "$ARCH")"
 }
 
 # A base that does not build is no failure of the submission.
@@ -117,14 +117,44 @@ base_failed()
 	not_applicable "the base does not survive it itself: $2"
 }
 
-# New options are off by default: switch them on to test them.
-enable_new_options()
+# enable_options: new options are off by default: switch them on to test them. Those of
+# our own series are in Kconfig.fragment.
+enable_options()
 {
-	[ -n "$(new_symbols "$G_HEAD")$SET_CONFIG" ] || return 0
-	fragment_of on
-	printf '%s' "$SET_CONFIG" | sed 's/^/CONFIG_/; s/^CONFIG_CONFIG_/CONFIG_/' >> "$SCRATCH/on.fragment"
+	: > "$SCRATCH/on.fragment"
+	[ -n "$G_OURS" ] && [ -z "$G_ON_SERIES" ] || fragment_of on
+	set_fragment "$ARCH" > "$SCRATCH/set.fragment"
+	without_set_symbols
+	[ -s "$SCRATCH/on.fragment" ] || [ -s "$SCRATCH/set.fragment" ] || return 0
 	RIVAL_FRAGMENT=$SCRATCH/rival.config
-	sed 's/$/\t# optional/' "$SCRATCH/on.fragment" > "$RIVAL_FRAGMENT"
+	{ sed 's/$/\t# optional/' "$SCRATCH/on.fragment"; cat "$SCRATCH/set.fragment"; } > "$RIVAL_FRAGMENT"
+	note_options
+}
+
+# without_set_symbols: --config decides about a new option, too
+without_set_symbols()
+{
+	sed -n -E 's/^(# )?(CONFIG_[A-Za-z0-9_]*).*/\2/p' "$SCRATCH/set.fragment" > "$SCRATCH/set.symbols"
+	awk -F = 'FILENAME == ARGV[1] { set[$1]; next } !($1 in set)' "$SCRATCH/set.symbols" "$SCRATCH/on.fragment" > "$SCRATCH/on.rest"
+	mv "$SCRATCH/on.rest" "$SCRATCH/on.fragment"
+}
+
+# warn_not_switched OUT: new options, and those of --config, that this architecture lacks
+warn_not_switched()
+{
+	local line
+	warn_options_off "$1"
+	sed -n 's/[[:space:]]*# optional//p' "$SCRATCH/set.fragment" | grep_any -v '^#' | while read -r line; do
+		grep -qxF "$line" "$1/.config" || warn "$line is not accepted on $ARCH: what it switches was not checked"
+	done
+}
+
+# note_options: once, however many kernels a check builds
+note_options()
+{
+	[ -z "${OPTIONS_NOTED-}" ] || return 0
+	OPTIONS_NOTED=1
+	note "switched on: $(sed 's/[[:space:]]*# optional//' "$RIVAL_FRAGMENT" | paste -sd' ')"
 }
 
 # Whether Kconfig.fragment is for this kernel: lib/build.sh asks.
@@ -215,9 +245,9 @@ run_switched_on()
 {
 	SWITCH_ON=$SET
 	APPEND=$APPEND_ON
-	note "switched on: $(printf '%s' "$SET" | paste -sd' ')${APPEND_ON:+ (boot: $APPEND_ON)}"
 	mv "$LOGS/guest" "$LOGS/guest.off"
 	run_on_submission "switched on: "
+	note "switched on: $(printf '%s' "$SET" | paste -sd' ')${APPEND_ON:+ (boot: $APPEND_ON)}"
 	SWITCH_ON=
 	APPEND=
 }
@@ -228,11 +258,17 @@ run_on_submission()
 	: > "$RESULTS"
 	GUEST_SILENCE=$(silence_limit)
 	run_selftests
-	if grep -q '^cannot set ' "$LOGS/guest/job.log"; then
-		die "$(sed -n 's/^cannot set \(.*\)/--set: the patched kernel does not take \1/p' "$LOGS/guest/job.log")"
-	fi
+	! grep -q '^cannot set ' "$LOGS/guest/job.log" || die_of_switch
 	[ -n "$G_OURS" ] || excuse_failures_of_base
 	take_results "$1"
+}
+
+# die_of_switch: the guest could not set what --set, or a mail, names
+die_of_switch()
+{
+	local what
+	what=$(sed -n 's/^cannot set //p' "$LOGS/guest/job.log" | tr -d '\r' | sed -n 1p)
+	die "the patched kernel does not take $what ($(awk -F '\t' -v what="$what" '$1 == what { by = $2 } END { print by }' <<< "$G_SWITCHED"))"
 }
 
 # excuse_failures_of_base: what fails is asked of the base, and is not held against the

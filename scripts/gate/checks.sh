@@ -81,6 +81,7 @@ check_gate_options()
 		die "--tree with --series needs --base REV, a revision of that tree"
 	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
+	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"
 }
 
 # What the chosen checks need on the host; asked for before any of them runs.

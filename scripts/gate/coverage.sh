@@ -4,9 +4,11 @@
 # What looked at a submission and what did not: a pass of code that decides what a fault,
 # fork or reclaim does means nothing if no kernel with it was booted.
 
-# A change to one of these needs a behaviour check
+# A change to one of these needs a behaviour check; to one below arch/, a check that boots
+# that architecture
 COW_CODE=(mm/memory.c mm/rmap.c mm/huge_memory.c mm/gup.c mm/swapfile.c mm/ksm.c kernel/fork.c
-	fs/proc/task_mmu.c 'arch/*/mm/*tlb*' 'arch/*/include/asm/tlb*')
+	fs/proc/task_mmu.c mm/mmu_gather.c include/asm-generic/tlb.h
+	'arch/*/mm/*tlb*' 'arch/*/kernel/*tlb*' 'arch/*/include/asm/*tlb*')
 
 # cow_code_touched: the files of those that the series changes
 cow_code_touched()
@@ -17,11 +19,15 @@ cow_code_touched()
 # not_looked_at: prints why there is no verdict, nothing if there may be one
 not_looked_at()
 {
-	local touched
-	touched=$(cow_code_touched | paste -sd' ')
-	[ -n "$touched" ] || return 0
-	[ "$(gate_report behaviour "$LOGS/gate.json")" -eq 0 ] || return 0
-	echo "it changes $touched, but no behaviour check looked at it"
+	local file arch unseen=()
+	declare -A looked=()
+	while read -r file; do
+		arch=any
+		[[ "$file" != arch/* ]] || { arch=${file#arch/}; arch=${arch%%/*}; }
+		[ -n "${looked[$arch]-}" ] || looked[$arch]=$(gate_report behaviour "$LOGS/gate.json" "$arch")
+		[ "${looked[$arch]}" -gt 0 ] || unseen+=("$file")
+	done < <(cow_code_touched)
+	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no behaviour check looked at it"
 }
 
 # how_to_look: what to do about it
@@ -29,14 +35,23 @@ how_to_look()
 {
 	cat <<-'END'
 	Run a behaviour check: leave out --only and --skip, or add --only behaviour-kselftest.
-	If one was skipped, its reason is in the table. If you only want the other checks, say
-	--no-verdict.
+	If one was skipped, its reason is in the table. Code of an architecture needs a check
+	that boots it: x86_64 or, without --quick, arm64; there is none for others. If you only
+	want the other checks, say --no-verdict.
 	END
 }
 
+# show_coverage: which checks looked at it and which did not; why those were skipped is in
+# the table
 show_coverage()
 {
 	local name
 	mapfile -t name < <(all_checks)
-	gate_report coverage "$LOGS/gate.json" "${name[@]}"
+	gate_report coverage "$LOGS/gate.json" "$(not_chosen_by)" "${name[@]}"
+}
+
+# not_chosen_by: the options that left checks out
+not_chosen_by()
+{
+	echo "${ONLY:+ --only}${QUICK:+ --quick}${SKIP:+ --skip}" | sed 's/^ //; s/ / and /g'
 }

@@ -11,8 +11,12 @@ GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 . "$ROOT/scripts/lib/hash.sh"
 # shellcheck source=scripts/gate/checks.sh
 . "$ROOT/scripts/gate/checks.sh"
+# shellcheck source=scripts/gate/changes.sh
+. "$ROOT/scripts/gate/changes.sh"
 # shellcheck source=scripts/gate/submission.sh
 . "$ROOT/scripts/gate/submission.sh"
+# shellcheck source=scripts/gate/switches.sh
+. "$ROOT/scripts/gate/switches.sh"
 # shellcheck source=scripts/gate/run.sh
 . "$ROOT/scripts/gate/run.sh"
 # shellcheck source=scripts/gate/coverage.sh

@@ -9,11 +9,14 @@ report.py show FOLDER [--known]        the line of one check and what it found
 report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
-report.py table|results|ktap|counts|behaviour GATE   on standard output
-report.py coverage GATE CHECK...       which of all checks looked at it, which did not
+report.py table|results|ktap|counts|switched GATE   on standard output
+report.py behaviour GATE ARCH          how many looked at the behaviour: any, x86, arm64
+report.py coverage GATE OPTIONS CHECK...
+    which of all checks looked at it, which did not; OPTIONS left some out
 report.py markdown GATE FACTS CHECKS
-    FACTS: JSON with title, kernel, about, patches, unseen (why it says
-    nothing about behaviour), form_only (that it was asked for so); CHECKS: NAME TAB text, all there are
+    FACTS: JSON with title, kernel, about, patches, unseen (why it says nothing about
+    behaviour), form_only (that it was asked for so), switched (what was switched on);
+    CHECKS: NAME TAB text, all there are
 """
 
 import json
@@ -133,21 +136,45 @@ def looked(result):
     return result["verdict"] in ("pass", "warn", "fail")
 
 
-def behaviour(results):
+def boots(check, arch):
+    """Whether a check looks at how a kernel of that architecture behaves; any: at all"""
+    # most of what behaviour-kunit-each runs are KUnit's own tests
+    if not check.startswith("behaviour-") or check == "behaviour-kunit-each":
+        return False
+    if arch == "x86":
+        return not check.endswith(("-arm64", "-um"))
+    return arch == "any" or check.endswith("-" + arch)
+
+
+def behaviour(results, arch):
     """How many behaviour checks looked at the submission"""
-    return sum(looked(result) and result["check"].startswith("behaviour-") for result in results)
+    return sum(looked(result) and boots(result["check"], arch) for result in results)
 
 
-def coverage(results, names):
+def coverage(results, options, names):
     """Which checks looked at it; why the others did not is in the table."""
     chosen = {result["check"] for result in results}
     rows = (("looked at it", [result["check"] for result in results if looked(result)]),
             ("skipped", [result["check"] for result in results if result["verdict"] == "skip"]),
             ("could not be run", [result["check"] for result in results if result["verdict"] == "error"]),
-            ("not chosen", [name for name in names if name not in chosen]))
+            ("not chosen" + (f" by {options}" if options else ""),
+             [name for name in names if name not in chosen]))
     for text, checks in rows:
         if checks:
             print(f"{text} ({len(checks)}): {' '.join(checks)}")
+
+
+def switched(results):
+    """What each check switched on: notes that begin so"""
+    prefix = "switched on: "
+    found = False
+    for result in results:
+        texts = [text[len(prefix):] for _, text in result["findings"] if text.startswith(prefix)]
+        if texts:
+            print(f"{result['check']} ran with: {'; '.join(texts)}")
+            found = True
+    if not found:
+        print("no check that was run switches anything on")
 
 
 def status_of(result):
@@ -203,6 +230,8 @@ def markdown(results, facts, checks):
         print(f"This says nothing about its behaviour: {facts['unseen']}.\n")
     for number, subject in enumerate(facts["patches"], 1):
         print(f"{number}. {subject}")
+    if facts["switched"]:
+        print("\n```\n" + facts["switched"] + "\n```")
     print("\n| verdict | check | seconds | what it looks at | result |\n|---|---|---|---|---|")
     for result in results:
         cells = [result["verdict"], result["check"], str(result["seconds"]),
@@ -242,11 +271,11 @@ def main(command, path, *arguments):
         elif command == "counts":
             print(*counts(results))
         elif command == "behaviour":
-            print(behaviour(results))
+            print(behaviour(results, arguments[0]))
         elif command == "coverage":
-            coverage(results, arguments)
+            coverage(results, arguments[0], arguments[1:])
         else:
-            {"table": table, "results": results_lines, "ktap": ktap}[command](results)
+            {"table": table, "results": results_lines, "ktap": ktap, "switched": switched}[command](results)
 
 
 if __name__ == "__main__":

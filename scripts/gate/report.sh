@@ -13,7 +13,19 @@ show_verdicts()
 {
 	echo "== verdicts: $G_TITLE on $K_NAME"
 	gate_report table "$LOGS/gate.json"
+	show_switches
 	show_coverage
+}
+
+# show_switches: what was to be switched on, by whom, and by which checks it was
+show_switches()
+{
+	local what by
+	[ -n "$G_SWITCHED" ] || return 0
+	while IFS=$'\t' read -r what by; do
+		[ -z "$what" ] || echo "switched on: $what ($by)"
+	done <<< "$G_SWITCHED"
+	gate_report switched "$LOGS/gate.json"
 }
 
 # finish_gate: writes the reports and leaves; JUnit, JSON and KCIDB as every command. A
@@ -39,7 +51,21 @@ finish_gate()
 write_gate_reports()
 {
 	gate_report ktap "$LOGS/gate.json" > "$LOGS/gate.ktap"
+	[ -z "$KCIDB" ] || name_submission
 	[ -z "$MARKDOWN" ] || write_markdown > "$MARKDOWN"
+}
+
+# name_submission: for --kcidb: the base, and the series by its hash and its first mail
+name_submission()
+{
+	local mails=("$G_MAILS"/*) first
+	first=${mails[0]}
+	KCIDB_TREE=$(kgit -C "$K_TREE" rev-parse "$G_HEAD^{tree}")
+	KCIDB_PATCHSET=$(patchset_hash "${mails[@]}")
+	KCIDB_COMMENT="$G_TITLE on $K_NAME${G_ON_SERIES:+ with the series of this suite}: ${#mails[@]} patches, the first: $(mail_subject "$first")"
+	[ ! -d "$SCRATCH/covers" ] || first=$(find "$SCRATCH/covers" -type f | sort | sed -n 1p)
+	KCIDB_MESSAGE_ID=$(sed '/^\r\?$/q' "${first:-${mails[0]}}" | tr -d '\r' | sed -n 's/^[Mm]essage-[Ii][Dd]:[[:space:]]*<\([^<>@ ]*@[^<>@ ]*\)>.*/\1/p' | sed -n 1p)
+	[ -z "$G_REFUSED" ] || KCIDB_VALID=false
 }
 
 # no_verdict WHY
@@ -61,10 +87,11 @@ write_markdown()
 		printf '%s\t%s\n' "$name" "$(check_field "$name" Check)"
 	done > "$SCRATCH/checks"
 	python3 - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$NOT_LOOKED_AT" "$NO_VERDICT" \
+		"$(show_switches)" \
 		> "$SCRATCH/facts.json" <<-'END'
 	import json, sys
 	subjects = open(sys.argv[1], encoding="utf-8", errors="replace").read().splitlines()
-	print(json.dumps(dict(zip(("title", "kernel", "quick", "about", "unseen", "form_only"), sys.argv[2:]), patches=subjects)))
+	print(json.dumps(dict(zip(("title", "kernel", "quick", "about", "unseen", "form_only", "switched"), sys.argv[2:]), patches=subjects)))
 	END
 	gate_report markdown "$LOGS/gate.json" "$SCRATCH/facts.json" "$SCRATCH/checks"
 }

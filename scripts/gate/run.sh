@@ -179,7 +179,7 @@ save_state()
 	local variable
 	for variable in K_NAME K_DIR K_TREE K_PATH K_PACKAGE K_SUITE G_KIND G_TITLE G_BASE G_HEAD \
 			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK \
-			SUBMISSION_KEY SET SET_CONFIG APPEND_ON; do
+			SUBMISSION_KEY SET SET_CONFIG APPEND_ON G_SWITCHED; do
 		printf '%s=%q\n' "$variable" "${!variable-}"
 	done > "$GATE_STATE"
 }

@@ -33,6 +33,7 @@ take_submission()
 	G_OURS=
 	[ -n "$G_REFUSED" ] || ! carries_our_options || G_OURS=1
 	say "judging $G_TITLE: $(count_mails) patches on $K_NAME"
+	take_switches
 }
 
 take_base()
@@ -120,7 +121,7 @@ split_mails()
 	if [ -d "$SERIES" ]; then
 		for file in "$SERIES"/*; do
 			case "$file" in
-			*.patch|*.mbox|*.eml|*.mbx) ;;
+			*.patch|*.mbox|*.eml|*.mbx|*.cover) ;;
 			*) continue ;;
 			esac
 			n=$((n + 1))
@@ -140,6 +141,25 @@ split_mails()
 		cp "$mail" "$G_MAILS/$(printf %04d "$n")"
 	done < <(find "$raw" -type f | sort | patches_in_order)
 	[ "$n" -gt 0 ] || die "--series '$SERIES' holds no patch in mail format, as 'git format-patch' writes them"
+	mkdir -p "$SCRATCH/covers"
+	find "$raw" -type f | sort | while read -r mail; do
+		! is_cover_letter "$mail" || cp "$mail" "$SCRATCH/covers/$(basename "$(dirname "$mail")").${mail##*/}"
+	done
+}
+
+# is_cover_letter MAIL: number 0 of its series, with no diff; an answer is none
+is_cover_letter()
+{
+	local subject
+	! is_patch "$1" || return 1
+	subject=$(kgit mailinfo -k /dev/null /dev/null < "$1" | sed -n 's/^Subject: //p')
+	[[ "$subject" =~ ^\[[^]]*[^0-9]0+/[0-9]+\] ]]
+}
+
+# is_patch MAIL: whether it holds a diff
+is_patch()
+{
+	grep -qE '^(diff --git |--- )' "$1" && grep -qE '^@@ |^(new|deleted) file|^rename ' "$1"
 }
 
 # decode_mail MAIL: as format-patch writes it, if it was encoded on its way: the
@@ -154,6 +174,7 @@ decode_mail()
 		echo 'From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001'
 		printf 'From: "%s" <%s>\n' "$(sed -n 's/^Author: //p' "$dir/info")" "$(sed -n 's/^Email: //p' "$dir/info")"
 		sed -n '/^\(Date\|Subject\): /p' "$dir/info"
+		sed '/^\r\?$/q' "$1" | tr -d '\r' | grep_any -iE '^(Gate-[a-z-]+|Message-ID):'
 		printf 'MIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: 8bit\n\n'
 		cat "$dir/msg" "$dir/diff"
 	} > "$1.decoded"
@@ -174,7 +195,7 @@ patches_in_order()
 {
 	local mail subject number numbered=() unnumbered="" total=""
 	while read -r mail; do
-		grep -qE '^(diff --git |--- )' "$mail" && grep -qE '^@@ |^(new|deleted) file|^rename ' "$mail" || continue
+		is_patch "$mail" || continue
 		subject=$(kgit mailinfo -k /dev/null /dev/null < "$mail" | sed -n 's/^Subject: //p')
 		case "$subject" in
 		[Rr]e:*) continue ;;

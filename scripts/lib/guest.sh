@@ -200,6 +200,9 @@ start_guest()
 # Stop a guest whose job prints nothing for so many seconds; empty: only the timeout does
 GUEST_SILENCE=
 
+# The same for an image that has not come to its init yet: it may be no kernel at all
+IMAGE_SILENCE=120
+
 # guest_output DIR: how much it has said. Once the job runs only its own output counts:
 # a kernel that hangs may repeat its complaint on the console for ever.
 guest_output()
@@ -211,18 +214,23 @@ guest_output()
 	fi
 }
 
-# is_silent DIR: whether it has said nothing for GUEST_SILENCE seconds. Counts looks,
-# five a second, so that a host that stood still does not count. For wait_guest, whose
-# variables it uses.
+# is_silent DIR: whether it has said nothing for GUEST_SILENCE seconds: then HUNG says so.
+# Counts looks, five a second, so that a host that stood still does not count. For
+# wait_guest, whose variables it uses.
 is_silent()
 {
-	local now
-	[ -n "$GUEST_SILENCE" ] || return 1
+	local now limit=$GUEST_SILENCE who="its job"
+	grep -q '^start' "$1/status" || {
+		who="its kernel"
+		limit=${limit:-${IMAGE:+$IMAGE_SILENCE}}
+	}
+	[ -n "$limit" ] || return 1
 	now=$(guest_output "$1")
 	[ "$now" = "$said" ] || looks=0
 	said=$now
 	looks=$((looks + 1))
-	[ "$looks" -gt $((GUEST_SILENCE * 5)) ]
+	[ "$looks" -gt $((limit * 5)) ] || return 1
+	HUNG="$who printed nothing for ${limit}s"
 }
 
 # wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG says why;
@@ -236,10 +244,7 @@ wait_guest()
 			HUNG="stopped after ${2}s (--timeout)"
 			break
 		fi
-		if is_silent "$dir"; then
-			HUNG="its job printed nothing for ${GUEST_SILENCE}s"
-			break
-		fi
+		! is_silent "$dir" || break
 		[ -z "$panicked" ] || [ "$SECONDS" -lt "$panicked" ] || break
 		if [ -z "$panicked" ] && grep -q 'Kernel panic - not syncing' "$dir/console.log" 2> /dev/null; then
 			panicked=$((SECONDS + 5))

@@ -14,16 +14,38 @@ image_help()
 	  --image I       a kernel image that exists already: a file (vmlinux, bzImage, or
 	                  arm64's Image), or a Debian package such as
 	                  linux-image-cloud-amd64; PACKAGE/SUITE takes it from that suite
+	  --modules DIR   its modules, if it is a file: what 'make modules_install
+	                  INSTALL_MOD_PATH=DIR' left, or one of its lib/modules/RELEASE
 	END
 }
 
-# image_arch IMAGE: sets ARCH to what a file says, or the end of a package's name
+# check_image: whether --image can be booted and --modules is for it, as far as that is
+# known before anything is built. Sets ARCH.
+check_image()
+{
+	if [ -z "$IMAGE" ]; then
+		[ -z "$MODULES_FROM" ] || die "--modules goes with --image FILE"
+		return 0
+	fi
+	[ -z "$UNPATCHED$BENCH$DEBUG" ] || die "--image is a kernel as it is: without --unpatched, --bench and --debug"
+	image_arch "$IMAGE"
+	[ -n "$MODULES_FROM" ] || return 0
+	[ -f "$IMAGE" ] || die "--modules goes with --image FILE: a package brings its own modules"
+	find_modules
+}
+
+# image_arch IMAGE: sets ARCH to what a file says, or the end of a package's name, and
+# RELEASE to the release of the kernel in a file, if it says one
 image_arch()
 {
 	local arch=
+	RELEASE=
 	if [ -f "$1" ]; then
-		arch=$(file_arch "$1")
-		[ -n "$arch" ] || die "--image '$1' is no kernel image: neither an ELF file (vmlinux), nor a bzImage, nor arm64's Image"
+		command -v python3 > /dev/null || need_packages
+		arch=$(python3 "$ROOT/scripts/lib/image.py" "$1" 2>&1) ||
+			die "--image '$1' is no kernel image that boots: $arch"
+		[[ "$arch" != *' '* ]] || RELEASE=${arch#* }
+		arch=${arch%% *}
 	else
 		case "${1%%/*}" in
 		linux-image-*amd64) arch=x86_64 ;;
@@ -35,21 +57,19 @@ image_arch()
 	ARCH=$arch
 }
 
-# file_arch FILE: nothing for what is no kernel image
-file_arch()
+# find_modules: sets MODULES_FROM to the folder lib/modules/RELEASE of the image
+find_modules()
 {
-	local arch machine
-	machine=$(elf_machine "$1")
-	for arch in x86_64 arm64; do
-		[ "$machine" != "${ARCH_ELF[$arch]}" ] || echo "$arch"
+	local dir found=()
+	for dir in "$MODULES_FROM" "$MODULES_FROM"/{,usr/}lib/modules/* "$MODULES_FROM"/*; do
+		[ ! -f "$dir/modules.order" ] && [ ! -f "$dir/modules.dep" ] || found+=("$dir")
 	done
-	[ -z "$machine" ] || return 0
-	case "$(od -An -c -j514 -N4 "$1" | tr -d ' ')" in
-	HdrS) echo x86_64 ;;
-	esac
-	case "$(od -An -c -j56 -N4 "$1" | tr -d ' ')" in
-	'ARMd') echo arm64 ;;
-	esac
+	[ ${#found[@]} -gt 0 ] ||
+		die "--modules '$MODULES_FROM' holds no modules: neither it nor its lib/modules/RELEASE has a modules.order"
+	for dir in "${found[@]}"; do
+		[ -n "$RELEASE" ] && [ "${dir##*/}" != "$RELEASE" ] || { MODULES_FROM=$dir; return; }
+	done
+	die "--modules '$MODULES_FROM' is for $(printf '%s\n' "${found[@]##*/}" | paste -sd' '), but the image is $RELEASE"
 }
 
 # need_image IMAGE: sets KERNEL_IMAGE, IMAGE_NAME, and MODULES, the archive with its modules
@@ -61,6 +81,7 @@ need_image()
 	if [ -f "$1" ]; then
 		KERNEL_IMAGE=$(realpath -- "$1")
 		IMAGE_NAME=$(basename -- "$1")
+		[ -z "$MODULES_FROM" ] || archive_modules_of_user
 		return
 	fi
 	dir=$BUILD/images/${1//\//_}
@@ -73,6 +94,26 @@ need_image()
 	IMAGE_NAME=$(cat "$dir/version")
 	MODULES=$SCRATCH/modules.cpio
 	modules_archive "$dir/root" "$MODULES"
+}
+
+# archive_modules_of_user: by links, for depmod writes into the folder that it reads
+archive_modules_of_user()
+{
+	local to=$SCRATCH/image.root/lib/modules
+	mkdir -p "$to"
+	cp -rs "$MODULES_FROM" "$to/"
+	rm -f "$to"/*/{build,source}
+	rm -f "$to"/*/modules.{dep,alias,symbols,softdep,devname,weakdep,builtin.alias}{,.bin}
+	MODULES=$SCRATCH/modules.cpio
+	modules_archive "$SCRATCH/image.root" "$MODULES"
+}
+
+# need_booted DIR: an image whose guest never came to its init cannot be tested
+need_booted()
+{
+	[ -n "$IMAGE" ] && ! grep -q '^start' "$1/status" || return 0
+	report_guest "$1" || true
+	die "--image '$IMAGE' does not boot: ${WHY:-it did not come to its init}"
 }
 
 # fetch_image PACKAGE[/SUITE] DIR: DIR/root has the unpacked package, DIR/version its name

@@ -224,6 +224,7 @@ run_selftests()
 	cat "$SCRATCH"/{base,"$(selftests_name)",tools,job}.cpio > "$SCRATCH/initramfs"
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests (${IMAGE:+image $IMAGE_NAME, selftests of }$K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
+	need_booted "$dir"
 	[ "$VERDICT" != hung ] || WHY+=$(hung_test "$dir/job.log")
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"

@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
@@ -57,6 +57,8 @@ RECORD=
 MINUTES=
 FROM=
 IMAGE=
+MODULES_FROM=
+RELEASE=
 KCIDB=
 BASE_CONFIG=
 LOCALMOD=
@@ -99,6 +101,22 @@ need_writable()
 	if ! [ -d "$dir" ] || ! [ -w "$dir" ] || [ -d "$2" ]; then
 		die "$1 '$2' cannot be written: give a file in a folder that exists"
 	fi
+}
+
+# need_set WHO KEY=VALUE
+need_set()
+{
+	[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
+		die "$1 '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
+	[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
+		die "$1 '$2': the file is neither below /sys nor below /proc"
+}
+
+# need_config WHO SYMBOL=VALUE
+need_config()
+{
+	[[ "$2" =~ ^[A-Z0-9][A-Za-z0-9_]*=(y|m|n|-?[0-9]+|0x[0-9a-fA-F]+|\"[^\"\']*\")$ ]] ||
+		die "$1 '$2' is not SYMBOL=VALUE, such as MY_OPTION=y, MY_SIZE=16 or MY_NAME=\"text\""
 }
 
 # parse_options ACCEPTED... -- "$@"
@@ -227,14 +245,11 @@ set_option()
 			die "--localmod '$2' is not the output of lsmod in a file"
 		LOCALMOD=$(realpath -- "$2") ;;
 	--set)
-		[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
-			die "--set '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
-		[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
-			die "--set '$2': the file is neither below /sys nor below /proc"
+		need_set "$1" "$2"
 		SET+=$2$'\n' ;;
 	--config)
-		[[ "$2" =~ ^[A-Z][A-Z0-9_]*=[^\']*$ ]] || die "--config '$2' is not SYMBOL=VALUE, such as MY_OPTION=y"
-		SET_CONFIG+=$2$'\n' ;;
+		need_config "$1" "$2"
+		SET_CONFIG+=${2#CONFIG_}$'\n' ;;
 	--kcidb)
 		need_writable "$1" "$2"
 		KCIDB=$(realpath -- "$2") ;;
@@ -271,6 +286,9 @@ set_option()
 	--image)
 		[ -n "$2" ] || die "--image needs a file or a Debian package"
 		IMAGE=$2 ;;
+	--modules)
+		[ -d "$2" ] || die "--modules '$2' is no folder"
+		MODULES_FROM=$(realpath -- "$2") ;;
 	--from)
 		[ -d "$2" ] || die "--from '$2' is no folder"
 		FROM=$(realpath -- "$2") ;;

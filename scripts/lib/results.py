@@ -6,7 +6,8 @@ usage: results.py show|junit|json|kcidb RESULTS [KEY=VALUE...]
 
 RESULTS has a line for each test: status (pass, fail, skip or error), name and message,
 separated by tabs. The report goes to standard output. KEY=VALUE: command, for all; for
-kcidb also origin, kernel, version, tree, arch, patchset, compiler and start (seconds).
+kcidb also origin, kernel, version, tree, arch, patchset, compiler and start (seconds),
+and of a submission comment, message_id and valid (false if it does not apply).
 """
 import collections
 import hashlib
@@ -91,14 +92,18 @@ def kcidb(results, about):
     if not re.fullmatch("[a-z0-9_]+", origin):
         sys.exit(f"results.py: the origin '{origin}' may have lower-case letters, digits and _ only")
     start = timestamp(about["start"])
+    valid = about.get("valid", "true") == "true"
+    patchset = about["patchset"]
     checkout = {
-        "id": f"{origin}:{about['kernel']}-{about['tree'][:12]}",
+        "id": "-".join([f"{origin}:{about['kernel']}", about["tree"][:12], patchset[:12]]).rstrip("-"),
         "origin": origin,
         "git_commit_name": about["version"],
-        "patchset_hash": about["patchset"],
+        "patchset_hash": patchset,
         "start_time": start,
-        "valid": True,
+        "valid": valid,
     }
+    # what else is known of a submission
+    checkout.update({field: about[field] for field in ("comment", "message_id") if about.get(field)})
     build = {
         "id": f"{checkout['id']}-{about['arch']}",
         "origin": origin,
@@ -107,7 +112,7 @@ def kcidb(results, about):
         "compiler": about["compiler"],
         "config_name": "cow",
         "start_time": start,
-        "valid": True,
+        "valid": valid,
     }
     tests = [kcidb_test(r, build["id"], origin, about, start) for r in results]
     yield json.dumps({"version": {"major": 4, "minor": 3}, "checkouts": [checkout],

@@ -46,22 +46,38 @@ show_results()
 	report show
 }
 
+# What was tested, if it is not the prepared tree: --kcidb of the gate sets these
+KCIDB_TREE=
+KCIDB_PATCHSET=
+KCIDB_COMMENT=
+KCIDB_MESSAGE_ID=
+KCIDB_VALID=true
+
 # write_kcidb: what a lab sends to KernelCI. KCIDB_ORIGIN is the lab's name.
 write_kcidb()
 {
 	report kcidb "origin=${KCIDB_ORIGIN:-cow_tests}" "kernel=$K_NAME" "arch=${ARCH:-x86_64}" \
 		"version=$(cat "$K_DIR/base.version" 2> /dev/null || echo "$K_NAME")" \
-		"tree=$(kgit -C "$K_TREE" rev-parse 'HEAD^{tree}' 2> /dev/null || echo unknown)" \
-		"patchset=$(patchset_hash)" "compiler=$(gcc --version | sed -n 1p)" "start=$STARTED" > "$KCIDB"
+		"tree=${KCIDB_TREE:-$(kgit -C "$K_TREE" rev-parse 'HEAD^{tree}' 2> /dev/null || echo unknown)}" \
+		"patchset=${KCIDB_PATCHSET:-$(patchset_of_series)}" "compiler=$(gcc --version | sed -n 1p)" "start=$STARTED" \
+		"comment=$KCIDB_COMMENT" "message_id=$KCIDB_MESSAGE_ID" "valid=$KCIDB_VALID" > "$KCIDB"
 }
 
-# patchset_hash: as KCIDB wants it; nothing for a kernel without the series
+# patchset_of_series: of the kernels of other commands; nothing for one without the series
+patchset_of_series()
+{
+	local patches
+	[ -z "$UNPATCHED$IMAGE" ] && is_kernel_tree "$K_TREE" || return 0
+	mapfile -t patches < <(series_patches "$(series_of "$K_TREE")")
+	[ ${#patches[@]} -eq 0 ] || patchset_hash "${patches[@]/#/$ROOT/patches/}"
+}
+
+# patchset_hash FILE...: as KCIDB wants it
 patchset_hash()
 {
 	local patch
-	[ -z "$UNPATCHED$IMAGE" ] && is_kernel_tree "$K_TREE" || return 0
-	for patch in $(series_patches "$(series_of "$K_TREE")"); do
-		sha256sum < "$ROOT/patches/$patch" | cut -c-64
+	for patch; do
+		sha256sum < "$patch" | cut -c-64
 	done | sha256sum | cut -c-64
 }
 

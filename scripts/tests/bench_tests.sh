@@ -267,6 +267,19 @@ test_bench_study()
 	for some in rows:
 	    some[\"kernel_copy\"] = []"
 	makes 2 "no 'kernel_copy': run cow_bench with --cdf" study.py "$file" || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}
+	for some in rows:
+	    some[\"mode\"] = \"wall\""
+	makes 0 '^The unit is a nanosecond of this machine[.]$' study.py "$file" && want_output '; here: millions of ns$' || return
+	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}
+	for some in rows:
+	    some.update(mode=\"wall\", machine=\"QEMU 7.2 -smp 2\")"
+	makes 0 'of this machine, in a guest' study.py "$file" || return
+	# what is written for real machines is what is measured in a guest
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/bench/study.sh"
+	tr -d '\\\n\t' < "$ROOT/fixtures/results/bare-metal.md" | grep -F -- "--mode wall --json --cdf ${STUDY_CASES[*]} --size 16M,64M" > /dev/null ||
+		complain "bare-metal.md measures something else than bench study" || return
 	bench_file a 'rows.append({"kernel": "k", "arch": "a", "mode": "icount", "workload": "seq", "config": "off", "pages": 1, "skipped": "why"})'
 	makes 2 'every row was skipped' study.py "$file" || return
 	echo '[' > "$file"

@@ -17,7 +17,7 @@ test_gate_needs_behaviour()
 	want_output '^looked at it [(]2[)]: form-fine behaviour-some$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
 	box gate --base 6.12 --skip behaviour-some --markdown "$SCRATCH/report.md" && want_status 2 &&
 	want_output '^it changes mm/memory.c, but no behaviour check looked at it: no verdict$' &&
-	want_output '--only behaviour-kselftest' && want_output '^not chosen [(]1[)]: behaviour-some$' &&
+	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-some$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
 	box gate --base 6.12 --only 'form-*' && want_status 2 &&
@@ -29,6 +29,93 @@ test_gate_needs_behaviour()
 	rm "$BOX/scripts/gate/checks/form-bad"
 	other_change > "$SCRATCH/other.mbox"
 	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
+}
+
+# What it takes to look at a file: of an architecture, a check that boots that one.
+test_gate_coverage()
+{
+	local LOGS=$SCRATCH/coverage K_TREE=$SCRATCH/coverage.tree G_BASE=HEAD~1 G_HEAD=HEAD file checks check why
+	mkdir -p "$LOGS"
+	while IFS='|' read -r file checks why; do
+		rm -rf "$K_TREE"
+		mkdir -p "$K_TREE/$(dirname "$file")"
+		kgit -C "$K_TREE" init -q
+		kgit -C "$K_TREE" commit -q --allow-empty -m base
+		: > "$K_TREE/$file"
+		kgit -C "$K_TREE" add -A
+		kgit -C "$K_TREE" commit -q -m more
+		for check in $checks; do
+			printf '{"check": "%s", "verdict": "%s", "findings": []},' "${check%=*}" "${check#*=}"
+		done | sed 's/^/[/; s/,$/]/' > "$LOGS/gate.json"
+		want_same "$file $checks: $(not_looked_at)" "$file $checks: ${why:+it changes $file, but no behaviour check looked at it}" || return
+	done <<-'END'
+	mm/ksm.c|form-a=pass behaviour-kselftest=pass|
+	mm/ksm.c|form-a=pass behaviour-kunit-um=warn|
+	mm/ksm.c|form-a=pass behaviour-kselftest=skip sanitizers-kasan=pass|no
+	mm/ksm.c|form-a=pass behaviour-kunit-each=pass|no
+	mm/ksm.c|form-a=pass behaviour-kselftest=error|no
+	fs/proc/task_mmu.c|build-each=pass|no
+	mm/slub.c|build-each=pass|
+	arch/x86/mm/tlb.c|behaviour-kselftest=pass|
+	arch/x86/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass behaviour-kunit-um=pass|no
+	arch/arm64/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass|
+	arch/arm64/include/asm/tlb.h|behaviour-kselftest=pass behaviour-kunit-x86_64=pass|no
+	arch/riscv/mm/tlbflush.c|behaviour-kselftest=pass behaviour-kselftest-arm64=pass|no
+	arch/powerpc/mm/book3s64/radix_tlb.c|behaviour-kselftest=pass|no
+	END
+}
+
+# KCIDB names what was tested: the base, the series, and the mail that introduces it.
+test_gate_kcidb()
+{
+	local mails=$SCRATCH/kcidb.mails hash
+	rm -rf "$BOX"/scripts/gate/checks/* "$mails" "$SCRATCH"/kcidb*.json
+	BEGUN=$SCRATCH/begun.checks
+	fake_check form-applies '#' 0 '[ -z "$G_REFUSED" ] || fail "$G_REFUSED"'
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$mails" 'base..prepared^{/change the second thing}'
+	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.1.json" && want_status 0 || return
+	sed -i '1a Message-ID: <cover.1@example.org>' "$mails"/0000*
+	sed -i '1a Message-ID: <patch.1@example.org>' "$mails"/0001*
+	hash=$(patchset_hash "$mails"/0001* "$mails"/0002*)
+	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.2.json" && want_status 0 || return
+	# one that does not apply
+	sed -i 's/^ int memory_149;/ int nonsense;/' "$mails"/0002*
+	rm "$mails"/0000*
+	box gate --base 6.12 --series "$mails" --kcidb "$SCRATCH/kcidb.3.json" && want_status 1 || return
+	OUT=$SCRATCH/output
+	/usr/bin/python3 - "$BOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
+	import json, jsonschema, sys
+	schema, *files = (json.load(open(name)) for name in [sys.argv[1]] + sys.argv[3:])
+	for data in files:
+	    jsonschema.validate(data, schema)
+	bare, whole, refused = (data["checkouts"][0] for data in files)
+	assert whole["patchset_hash"] == sys.argv[2], "the hash is not that of the mails"
+	assert whole["message_id"] == "cover.1@example.org", whole
+	assert whole["comment"] == "kcidb.mails on 6.12: 2 patches, the first: mm: change the first thing", whole
+	assert whole["git_commit_name"] == "6.12.1-1", whole
+	assert "message_id" not in bare and bare["valid"], bare
+	assert not refused["valid"] and refused["message_id"] == "patch.1@example.org", refused
+	assert refused["id"] != whole["id"], "two submissions with one id"
+	assert [test["status"] for data in files for test in data["tests"]] == ["PASS", "PASS", "FAIL"], files
+	assert files[1]["tests"][0]["path"] == "cow.gate.form-applies", files[1]
+	END
+	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json"
+}
+
+# With one patch, what is asked of each patch is what other checks ask of all.
+test_gate_single_patch()
+{
+	find "$BOX/scripts/gate/checks" -type f ! -name build-each ! -name behaviour-kunit-each -delete
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" format-patch -q -1 -o "$SCRATCH/single" 'prepared^{/change the first thing}'
+	box gate --base 6.12 --series "$SCRATCH/single" && want_status 2 &&
+	want_output '^SKIP build-each .*: a single patch: build-warnings compiles the same$' &&
+	want_output '^SKIP behaviour-kunit-each .*: a single patch: behaviour-kunit-um ' &&
+	want_output '^none of these checks applies' || return
+	# the sandbox's kernel cannot be built, but that is what is tried
+	box gate --base 6.12
+	[ "$(grep -cE '^(FAIL|ERROR) (build|behaviour-kunit)-each [(]' "$OUT")" -eq 2 ] || complain "two patches: $(paste -sd'|' "$OUT")"
 }
 
 # other_change: a mail that changes the Makefile of the sandbox's kernel

@@ -70,8 +70,21 @@ default_kernel_legs()
 	leg "$k: profile of a fault" ours profile cow --repeat 2 --kernel "$K_CHOICE"
 	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
+	leg_with vng "$k: virtme-ng" virtme_ng
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
+}
+
+# leg_with PROGRAM NAME COMMAND...: skipped where the host has no such program
+leg_with()
+{
+	local program=$1
+	shift
+	if [ -n "$LIST" ] || command -v "$program" > /dev/null; then
+		leg "$@"
+	elif wanted "$1"; then
+		skip_leg "$1" "$program is not installed"
+	fi
 }
 
 # In parallel: each file is checked with all that it sources.
@@ -231,4 +244,24 @@ unknown_skips()
 		matches "$name" "$(awk -v machine="$1" '!/^#/ && $2 == machine { print $1 }' \
 			"$ROOT/fixtures/plain-skips" | paste -sd' ')" || printf '%s\t%s\n' "$name" "$reason"
 	done
+}
+
+# virtme_ng_commands: as scripts/README.md has them
+virtme_ng_commands()
+{
+	sed -n '/^```sh vng$/,/^```$/{/^```/!p}' "$ROOT/scripts/README.md"
+}
+
+# virtme_ng: runs them in a clone of the prepared tree. The runner's status tells nothing.
+virtme_ng()
+{
+	local dir=$SCRATCH/vng log=$SCRATCH/vng.log status=0
+	rm -rf "$dir"
+	kgit clone -q "$K_TREE" "$dir"
+	virtme_ng_commands > "$SCRATCH/vng.sh"
+	( cd "$dir" && bash -eux "$SCRATCH/vng.sh" ) > "$log" 2>&1 < /dev/null || status=$?
+	rm -rf "$dir"
+	cat "$log"
+	awk -f "$ROOT/scripts/lib/ktap.awk" "$log" >> "$COW_RESULTS"
+	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }

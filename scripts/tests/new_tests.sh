@@ -111,6 +111,42 @@ test_check_legs()
 	refused_with "goes with --all" check --fresh
 }
 
+# virtme-ng: the lines of scripts/README.md are what the leg runs; without vng it says so.
+test_virtme_ng()
+{
+	local K_TREE=$PLAIN COW_RESULTS=$SCRATCH/vng.results bin=$SCRATCH/vng.bin LIST=''
+	want_same "$(virtme_ng_commands | grep -c '^vng --\(build\|run\) ')" 3 &&
+	want_same "$(virtme_ng_commands | grep -c 'kunit.py exec\|make kselftest TARGETS=cow')" 2 || return
+	box check --all --list --filter '*virtme*' && want_status 0 && want_output '^6.12: virtme-ng$' || return
+	want_same "$(
+		leg() { echo "ran $1"; }
+		skip_leg() { echo "skipped $1: $2"; }
+		wanted() { [ "$1" = mine ]; }
+		leg_with no-such-vng mine true
+		leg_with no-such-vng other true
+		leg_with sh mine true)" "skipped mine: no-such-vng is not installed"$'\n'"ran mine" || return
+	# a vng that has no kernel, and tells what it is asked for
+	mkdir -p "$bin" "$PLAIN/tools/testing/kunit"
+	printf '#!/bin/sh\n[ "$1" = --run ] || exit 0\nwhile [ "$1" != -- ]; do shift; done\nshift\ncase "$*" in\n*kselftest*) cat "%s" ;;\n*) exec "$@" ;;\nesac\n' \
+		"$SCRATCH/vng.ktap" > "$bin/vng"
+	printf '#!/bin/sh\n' | tee "$bin/make" > "$PLAIN/tools/testing/kunit/kunit.py"
+	chmod +x "$bin"/* "$PLAIN/tools/testing/kunit/kunit.py"
+	kgit -C "$PLAIN" add -A
+	kgit -C "$PLAIN" commit -q -m kunit
+	printf '%s\n' 'TAP version 13' '1..1' '# selftests: cow: one' '# TAP version 13' '# 1..1' '# not ok 1 global.a' \
+		'not ok 1 selftests: cow: one # exit=1' > "$SCRATCH/vng.ktap"
+	: > "$COW_RESULTS"
+	! PATH=$bin:$PATH virtme_ng > "$SCRATCH/output" 2>&1 || complain 'a test that fails is not noticed' || return
+	grep -q '^fail' "$COW_RESULTS" || complain "no failure: $(paste -sd'|' "$COW_RESULTS")" || return
+	sed -i 's/not ok/ok/' "$SCRATCH/vng.ktap"
+	: > "$COW_RESULTS"
+	PATH=$bin:$PATH virtme_ng > "$SCRATCH/output" 2>&1 || complain "status $?: $(tail -n 3 "$SCRATCH/output")" || return
+	# kunit.py has failed
+	printf '#!/bin/sh\nexit 1\n' > "$PLAIN/tools/testing/kunit/kunit.py"
+	kgit -C "$PLAIN" commit -q -a -m 'kunit fails'
+	! PATH=$bin:$PATH virtme_ng > "$SCRATCH/output" 2>&1 || complain 'a KUnit test that fails is not noticed'
+}
+
 # A line each: as people and as programs read them. KCIDB is checked against its schema.
 test_reports()
 {
@@ -134,20 +170,6 @@ except jsonschema.ValidationError:
     sys.exit(0)
 sys.exit("a path with a space is valid")' "$file" "$ROOT/fixtures/kcidb/schema.json" 2> "$OUT" ||
 		complain "KCIDB: $(tail -n 1 "$OUT")"
-}
-
-test_images()
-{
-	printf '\177ELF%14s\076\0' '' | tr ' ' '\0' > "$SCRATCH/elf"
-	dd if=/dev/zero of="$SCRATCH/bzImage" bs=1 count=600 2> /dev/null
-	printf HdrS | dd of="$SCRATCH/bzImage" bs=1 seek=514 conv=notrunc 2> /dev/null
-	dd if=/dev/zero of="$SCRATCH/Image" bs=1 count=600 2> /dev/null
-	printf 'ARM\144' | dd of="$SCRATCH/Image" bs=1 seek=56 conv=notrunc 2> /dev/null
-	want_same "$(file_arch "$SCRATCH/elf") $(file_arch "$SCRATCH/bzImage") $(file_arch "$SCRATCH/Image")" "x86_64 x86_64 arm64" &&
-	refused_with "is no kernel image" boot --image /etc/passwd -- true &&
-	refused_with "neither a file nor a package" kselftest --image linux-image-x &&
-	refused_with "is for arm64, not for --arch x86_64" kselftest --arch x86_64 --image "$SCRATCH/Image" &&
-	refused_with "without --unpatched" kselftest --unpatched --image linux-image-cloud-amd64
 }
 
 # A plain test that skips is known, for that machine, or complained about.
