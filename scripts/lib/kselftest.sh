@@ -225,7 +225,7 @@ run_selftests()
 	is_terminal || [ -n "${QUIET-}" ] || say "running the kselftests (${IMAGE:+image $IMAGE_NAME, selftests of }$K_NAME $ARCH${UNPATCHED:+, unpatched}) ..."
 	STREAM='' run_guest "$ARCH" "$SCRATCH/initramfs" "$dir" "$seconds"
 	need_booted "$dir"
-	[ "$VERDICT" != hung ] || WHY+=$(hung_test "$dir/job.log")
+	[ -z "$WHY" ] || WHY+=$(hung_test "$dir/job.log")
 	record_ktap "$dir/job.log"
 	[ -z "$WHY" ] || record fail guest "$WHY"
 	[ -z "$SPLATS" ] || record fail console "$(first_splat "$SPLATS")"
@@ -235,8 +235,8 @@ run_selftests()
 	[ -z "$VERBOSE" ] || cat "$dir/job.log"
 }
 
-# hung_test LOG: the last program that began, and the last of its tests that began
-# and did not end
+# hung_test LOG: where a guest hung, panicked or died: the last program that began, and
+# the last of its tests that began and did not end
 hung_test()
 {
 	tr -d '\r' < "$1" | awk '

@@ -54,7 +54,7 @@ default_kernel_legs()
 	leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
 	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
-		leg "$k: ten submissions" ours gate --selftest --quick --base "$K_CHOICE"
+		leg "$k: quick submissions" ours gate --selftest --quick --base "$K_CHOICE"
 		leg "$k: changed mutants" ours mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
 			--kernel "$K_CHOICE"
 		return

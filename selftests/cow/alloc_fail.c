@@ -273,13 +273,22 @@ static void check_content(struct __test_metadata *_metadata)
 	EXPECT_EQ((long)(NR * ps / 1024), cow_smaps_kb(area, "Anonymous"));
 }
 
-/* How many pages are not those that they were? Page AT apart, a run behind it */
+/*
+ * How many pages are not those that they were? Page AT apart, a run behind it. Another
+ * kernel than ours may copy what it likes, but no page that nobody else has.
+ */
 static int count_moved(struct __test_metadata *_metadata)
 {
 	int i, moved = 0;
 
 	for (i = 0; i < NR; i++)
 		moved += i != AT && pfn_now[i] != pfn_then[i];
+	if (!cow_counting()) {
+		for (i = 0; i < AT; i++)
+			EXPECT_EQ(pfn_then[i], pfn_now[i])
+				TH_LOG("page %d", i);
+		return moved;
+	}
 	for (i = AT + 1; i <= AT + moved && i < NR; i++)
 		EXPECT_NE(pfn_then[i], pfn_now[i])
 			TH_LOG("page %d", i);
@@ -294,10 +303,8 @@ static void check_counts(struct __test_metadata *_metadata, enum way way,
 	const int wanted = way == PAGES || way == FOLIO ? WINDOW : 0;
 
 	EXPECT_EQ(1, minflt);
-	if (!cow_counting()) {
-		EXPECT_EQ(0, moved);
+	if (!cow_counting())
 		return;
-	}
 	EXPECT_EQ(!reuse, cost.v[COW_FAULTS]);
 	EXPECT_EQ(reuse, cost.v[COW_REUSED]);
 	EXPECT_EQ(reuse ? COW_BLOCK - 1 : 0, cost.v[COW_REUSE_AHEAD]);

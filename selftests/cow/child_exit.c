@@ -279,6 +279,20 @@ FIXTURE_TEARDOWN_PARENT(child_exit)
 }
 
 /*
+ * Has every write taken a fault, unless a page was seen to ahead of it? A kernel that
+ * does not count those may have saved any but the first fault.
+ */
+static bool faults_are_right(long faults, scenario happen, bool no_fault)
+{
+	if (no_fault)
+		return !faults;
+	/* Without a fault of its own a write would not be seen. */
+	if (cow_counting() || happen == soft_dirty_cleared)
+		return faults == NR;
+	return faults >= 1 && faults <= NR;
+}
+
+/*
  * Fill the memory, let the scenario happen, write to each page. Exactly the
  * pages of which copied() is true must be copied; every other write must have
  * taken a fault that reused the page, or none at all (no_fault).
@@ -330,7 +344,7 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 
 		if (!cow_counting()) {
 			faults = m.minflt;
-			if (faults == (no_fault ? 0 : NR))
+			if (faults_are_right(faults, happen, no_fault))
 				break;
 			TH_LOG("try %d: %ld faults", try + 1, m.minflt);
 			continue;
@@ -340,13 +354,14 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 		faults = m.minflt + d->v[COW_SUCCESS] + d->v[COW_REUSE_AHEAD];
 		if (copies == want && cow_stats_balanced(d) &&
 		    reuses == (no_fault ? 0 : NR - want) &&
-		    faults == (no_fault ? 0 : NR))
+		    faults_are_right(faults, happen, no_fault))
 			break;
 		TH_LOG("try %d: %llu pages copied, %llu reused, %ld faults",
 		       try + 1, copies, reuses, m.minflt);
 	}
 	/* Whatever was done ahead must have saved a fault. */
-	EXPECT_EQ(no_fault ? 0 : NR, faults);
+	EXPECT_TRUE(faults_are_right(faults, happen, no_fault))
+		TH_LOG("%llu faults", faults);
 	if (!cow_counting())
 		return;
 	EXPECT_EQ(want, copies);
@@ -499,9 +514,13 @@ TEST_F_TIMEOUT(child_exit, parent_unmapped, TEST_TIMEOUT)
 			ASSERT_NE(0, a->before[i]);
 			EXPECT_EQ(a->before[i], a->after[i]);
 		}
-		EXPECT_EQ(NR, a->m.minflt + a->m.d.v[COW_REUSE_AHEAD]);
-		if (!cow_counting())
+		if (!cow_counting()) {
+			/* Some may have been reused ahead. */
+			EXPECT_LE(1, a->m.minflt);
+			EXPECT_GE(NR, a->m.minflt);
 			return;
+		}
+		EXPECT_EQ(NR, a->m.minflt + a->m.d.v[COW_REUSE_AHEAD]);
 		if (!a->m.d.v[COW_FAULTS] && !a->m.d.v[COW_SUCCESS] &&
 		    a->m.d.v[COW_REUSED] + a->m.d.v[COW_REUSE_AHEAD] == NR)
 			break;

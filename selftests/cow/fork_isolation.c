@@ -12,14 +12,12 @@
  * The environment variable COW_SEED repeats the run with that seed.
  */
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
-#include <sys/utsname.h>
 #include <time.h>
 
 #include "kselftest_harness.h"
@@ -458,9 +456,8 @@ static int op_writable(int me, long a, long b)
 
 static int op_pageout(int me, long a, long b)
 {
-	if (madvise(w->page[me][a], b * w->page_size, MADV_PAGEOUT))
-		return -errno;
-	return 0;
+	return madvise(w->page[me][a], b * w->page_size, MADV_PAGEOUT) ?
+	       -errno : 0;
 }
 
 /* Put references to pages into the pipe. */
@@ -796,9 +793,7 @@ TEST_F_TIMEOUT(fork_isolation, wrong_byte_is_found, TEST_TIMEOUT)
 		{ 1, op_spoil, 12, 3001 },
 		{ 0, op_write, ODD },
 	};
-	static const struct step lost_write[] = {
-		{ 0, op_write, EVEN, .blind = true },
-	};
+	static const struct step lost_write[] = { { 0, op_write, EVEN, .blind = true } };
 
 	ASSERT_TRUE(simple_region(16));
 	ASSERT_FALSE(play(spoiled, ARRAY_SIZE(spoiled)));
@@ -1484,9 +1479,14 @@ TEST_F_TIMEOUT(fork_isolation, pinned_after_fork, TEST_TIMEOUT)
 		{ 0, op_fork, 2 },
 		{ 0, op_pin_write, 20, 8 },
 		{ 0, op_write, ALL },
-		{ 2, op_write, RUNS },
+		{ 2, op_write, EVEN },
 		{ 0, op_pin_check, 20, 8 },
 		{ 0, op_unpin },
+		/* the odd ones: nobody else's any more, but not marked so */
+		{ 2, op_pin_read, 32, 8 },
+		{ 2, op_write, ALL | DOWN },
+		{ 2, op_pin_check, 32, 8 },
+		{ 2, op_unpin },
 	};
 
 	w->gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);

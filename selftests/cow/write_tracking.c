@@ -323,6 +323,84 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unshared, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
+/* Is each of the pages reported that it inherited as written, and no other? */
+static int inherits(struct cow_child *self, void *arg)
+{
+	(void)self;
+	return 1 + wrong_bit(arg, COW_PM_SOFT_DIRTY, odd);
+}
+
+/* A fork write-protects the pages, but what was written before it was written. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_after_fork, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int status;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	write_pages(self->p, odd);
+	ASSERT_EQ(0, cow_child_fork(&c, inherits, self->p));
+	status = cow_child_wait(&c);
+	EXPECT_EQ(0, status)
+		TH_LOG("the child's page %d", status - 1);
+	expect_soft_dirty(_metadata, self->p, odd);
+}
+
+/* Read-only and back: the page may be writable again at once only if it is dirty. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_after_mprotect, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
+	expect_soft_dirty(_metadata, self->p, no_page);
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+
+	/* The same with pages that are shared */
+	cow_fill(self->p, NR * ps, TAG);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
+	write_pages(self->p, odd);
+	expect_soft_dirty(_metadata, self->p, odd);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/*
+ * What is mapped anew has lost the content that it had, and is reported although nobody
+ * has written to it: also where an old mapping has grown.
+ */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_new_mapping, TEST_TIMEOUT)
+{
+	const size_t half = NR / 2 * ps;
+	char *p, *upper;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	/* Not cow_map(): the new part must be able to join the old one. */
+	p = mmap(NULL, 2 * half, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	cow_fill(p, 2 * half, TAG);
+	ASSERT_EQ(0, clear_soft_dirty(p));
+	upper = p + half;
+	ASSERT_EQ(0, munmap(upper, half));
+	ASSERT_EQ(upper, mmap(upper, half, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	for (i = NR / 2; i < NR; i++)
+		EXPECT_NE(0, cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY)
+			TH_LOG("page %d", i);
+	munmap(p, 2 * half);
+}
+
 /*
  * Pin some of the pages for as long as the returned file is open: fixed buffers of an
  * io_uring. A negative errno if that is not possible.
