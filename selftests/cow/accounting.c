@@ -26,6 +26,7 @@
 #define SLACK		(FAULTS / 8)
 
 static size_t ps;
+static bool down;
 
 FIXTURE(accounting)
 {
@@ -36,11 +37,16 @@ FIXTURE(accounting)
 FIXTURE_VARIANT(accounting)
 {
 	int ahead;
+	bool down;	/* write from the last page to the first */
 };
 
 FIXTURE_VARIANT_ADD(accounting, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(accounting, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(accounting, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(accounting, adaptive_down) {
+	.ahead = COW_ADAPTIVE,
+	.down = true,
+};
 
 /* Pages that are charged to it; negative: an error */
 static long charged(const char *cgroup)
@@ -59,6 +65,7 @@ FIXTURE_SETUP(accounting)
 	int i;
 
 	ps = cow_page_size();
+	down = variant->down;
 	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -87,17 +94,13 @@ static int write_alone(char *area)
 	int i;
 
 	for (i = 0; i < NR; i++)
-		cow_touch(area + i * ps, 'w');
+		cow_touch(area + (down ? NR - 1 - i : i) * ps, 'w');
 	return 0;
 }
 
 static void *write_same(void *arg)
 {
-	char *area = arg;
-	int i;
-
-	for (i = 0; i < NR; i++)
-		cow_touch(area + i * ps, 'w');
+	write_alone(arg);
 	return NULL;
 }
 

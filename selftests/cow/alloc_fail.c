@@ -13,7 +13,6 @@
  * CONFIG_FAULT_INJECTION_DEBUG_FS.
  */
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/mempolicy.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +31,7 @@
 #define TAG		13
 #define MAX_FAILURES	100
 
-/* Enough for a leak of one page in each round to show through the noise */
-#define ROUNDS		64
-#define NOISE		(ROUNDS / 2)
-#define MAX_TRIES	20
+#define ROUNDS		16
 
 #define INJECT		"/sys/kernel/debug/fail_page_alloc/"
 #define INJECT_SLAB	"/sys/kernel/debug/failslab/"
@@ -59,6 +55,7 @@ FIXTURE(alloc_fail)
 {
 	struct cow_settings saved;
 	struct cow_undo undo;
+	char cgroup[COW_CGROUP_DIR];
 };
 
 FIXTURE_VARIANT(alloc_fail)
@@ -166,6 +163,7 @@ FIXTURE_SETUP(alloc_fail)
 
 FIXTURE_TEARDOWN_PARENT(alloc_fail)
 {
+	cow_cgroup_remove(self->cgroup);
 	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
@@ -225,13 +223,6 @@ static void unshare(struct __test_metadata *_metadata, enum way way)
 	cow_unmap(area, NR * ps);
 }
 
-/* This process' counters; all 0 on a kernel without them */
-static int count_own(struct cow_stats *s)
-{
-	memset(s, 0, sizeof(*s));
-	return cow_missing() ? 0 : cow_stats_read_pid(s, 0);
-}
-
 /* Write to page AT while the n-th allocation fails. Return: there was an n-th */
 static int write_page(struct __test_metadata *_metadata, int n)
 {
@@ -240,8 +231,8 @@ static int write_page(struct __test_metadata *_metadata, int n)
 	/* Once in vain: what this writes to may be shared with the child, too. */
 	memset(pfn_now, 0, sizeof(pfn_now));
 	ASSERT_EQ(0, cow_pfns(area, NR, pfn_then));
-	ASSERT_EQ(0, count_own(&after));
-	ASSERT_EQ(0, count_own(&before));
+	ASSERT_EQ(0, cow_count_own(&after));
+	ASSERT_EQ(0, cow_count_own(&before));
 	ASSERT_EQ(0, fail_nth(0));
 	ASSERT_NE(-EIO, has_failed());
 	minflt = cow_minflt();
@@ -251,7 +242,7 @@ static int write_page(struct __test_metadata *_metadata, int n)
 	failed = has_failed();
 	ASSERT_EQ(0, fail_nth(0));
 	minflt = cow_minflt() - minflt;
-	ASSERT_EQ(0, count_own(&after));
+	ASSERT_EQ(0, cow_count_own(&after));
 	cow_stats_delta(&cost, &before, &after);
 	ASSERT_EQ(0, cow_pfns(area, NR, pfn_now));
 	return failed;
@@ -337,83 +328,33 @@ TEST_F_TIMEOUT(alloc_fail, each_once, TEST_TIMEOUT)
 	EXPECT_LE(variant->least, n - 1);
 }
 
-/*
- * Pages in the CPUs' own lists. How long these may become the kernel adapts to
- * what is allocated and freed: hundreds of pages, within these rounds.
- */
-static long pages_of_cpus(struct __test_metadata *_metadata)
-{
-	FILE *file = fopen("/proc/zoneinfo", "r");
-	long sum = 0, count;
-	char line[256];
-
-	ASSERT_NE(NULL, file);
-	while (fgets(line, sizeof(line), file))
-		if (sscanf(line, " count: %ld", &count) == 1)
-			sum += count;
-	fclose(file);
-	return sum;
-}
-
-/*
- * Slab counts as free: KASAN holds what was freed there back, up to thousands of
- * pages, and a copy is never in there.
- */
-static long free_pages(struct __test_metadata *_metadata)
-{
-	long kb = cow_meminfo_kb("MemFree") + cow_meminfo_kb("Slab");
-
-	return kb * 1024 / (long)ps + pages_of_cpus(_metadata);
-}
-
-/* Memory that is gone after many faults whose n-th allocation failed, in pages */
-static long lost_pages(struct __test_metadata *_metadata, enum way way, int n)
-{
-	long lost = free_pages(_metadata);
-	int i;
-
-	for (i = 0; i < ROUNDS; i++) {
-		share(_metadata, way);
-		write_page(_metadata, n);
-		unshare(_metadata, way);
-	}
-	return lost - free_pages(_metadata);
-}
-
-/* What the rest of the system takes meanwhile differs; a leak is there each time. */
-static long least_lost(struct __test_metadata *_metadata, enum way way, int n)
-{
-	long least = LONG_MAX;
-	int i;
-
-	for (i = 0; i < MAX_TRIES && least > NOISE; i++) {
-		long lost = lost_pages(_metadata, way, n);
-
-		if (lost < least)
-			least = lost;
-	}
-	return least;
-}
-
+/* A leak is one page in each round; a few others may be about to be freed. */
 TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
 {
-	long lost;
-	int n;
+	const char *reason = cow_cgroup_make(self->cgroup, "cow_alloc_fail");
+	bool more = true;
+	long left;
+	int n, i;
 
-	if (access("/proc/zoneinfo", R_OK))
-		SKIP(return, "kernel without VM event counters");
-	for (n = 1; n < MAX_FAILURES; n++) {
-		/* The first one fills caches. */
-		share(_metadata, variant->way);
-		if (!write_page(_metadata, n))
-			break;
-		unshare(_metadata, variant->way);
-		lost = least_lost(_metadata, variant->way, n);
-		EXPECT_LE(lost, NOISE)
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_cgroup_enter(self->cgroup));
+	for (n = 1; more && n < MAX_FAILURES; n++) {
+		for (i = 0; more && i < ROUNDS; i++) {
+			share(_metadata, variant->way);
+			more = write_page(_metadata, n);
+			unshare(_metadata, variant->way);
+		}
+		left = cow_cgroup_unmapped(self->cgroup, 0);
+		if (left == -ENOENT)
+			SKIP(return, "no /proc/kpagecgroup");
+		ASSERT_LE(0, left);
+		EXPECT_GT(ROUNDS / 2, left)
 			TH_LOG("%ld pages lost in %d rounds, when allocation %d fails",
-			       lost, ROUNDS, n);
+			       left, ROUNDS, n);
+		if (left >= ROUNDS / 2)
+			break;
 	}
-	unshare(_metadata, variant->way);
 }
 
 TEST_HARNESS_MAIN

@@ -41,12 +41,12 @@
  * that the harness ends for its time leaves them to the next test: so none may
  * take long, and each is given TEST_TIMEOUT instead of the harness's 30 s.
  *
- * The counters are those of the whole system. To see only one's own faults:
- * cow_pin_cpu() first, children asleep (cow_child_idle() sees to it), read the
- * counters twice before the measured part (the first read writes to the pages
- * that the read itself needs), and compare with cow_minflt(), which is this
- * thread's alone. Whatever else runs may still fault: repeat a measurement
- * whose counters are too high, with fresh memory, a few times.
+ * A test must not depend on what else runs. Exact numbers come from what is the
+ * test's own: its process' counters (cow_count_own()), cow_minflt() of this thread,
+ * the frames of its memory, and a memory cgroup of its own. Of the system's counters
+ * (cow_count()) a test may only say that they are at least as high. For exact counts:
+ * cow_pin_cpu() first, and read the counters twice before the measured part, as the
+ * first read writes to the pages that the read itself needs.
  */
 #ifndef __COW_HELPERS_H
 #define __COW_HELPERS_H
@@ -145,8 +145,14 @@ const char *cow_missing(void);
 /* Does this kernel count copies and reuses, and is that switched on? */
 bool cow_counting(void);
 
-/* As cow_stats_read(); all 0 on a kernel without these counters */
+/* The system's counters, or this process'; all 0 on a kernel without them */
 int cow_count(struct cow_stats *s);
+int cow_count_own(struct cow_stats *s);
+/*
+ * The sum of all other processes' counters, by those that root may read. The same
+ * again later: none of them has counted anything in between.
+ */
+int cow_count_others(struct cow_stats *sum);
 
 /*
  * Files
@@ -244,9 +250,12 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 #define COW_PM_UFFD_WP		((__u64)1 << 57)
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
+#define COW_KPF_WRITEBACK	((__u64)1 << 8)
+#define COW_KPF_SWAPCACHE	((__u64)1 << 13)
 #define COW_KPF_SWAPBACKED	((__u64)1 << 14)
-#define COW_KPF_MLOCKED		((__u64)1 << 33)
 #define COW_KPF_COMPOUND	((__u64)3 << 15)	/* head or tail */
+#define COW_KPF_PGTABLE		((__u64)1 << 26)
+#define COW_KPF_MLOCKED		((__u64)1 << 33)
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */
@@ -263,6 +272,7 @@ long cow_smaps_kb(const void *addr, const char *key);
 long cow_status_kb(const char *key);
 /* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
 long long cow_file_key(const char *path, const char *key);
+
 /*
  * Memory cgroups
  */
@@ -284,11 +294,15 @@ int cow_cgroup_read(const char *dir, const char *file, long *val);
 long long cow_cgroup_event(const char *dir, const char *key);
 /* Move this process into it. */
 int cow_cgroup_enter(const char *dir);
+/*
+ * Frames that are charged to it, have all these flags (COW_KPF_*, or 0), and are
+ * mapped by no process. What a process has freed is not charged any more, so without
+ * flags: the frames that have leaked. Page tables do not count. -ENOENT if the kernel
+ * does not show who is charged for a frame.
+ */
+long cow_cgroup_unmapped(const char *dir, __u64 flags);
 /* Kill what is in it, and remove it; dir is empty then. Nothing if it was. */
 void cow_cgroup_remove(char *dir);
-
-/* The kB of a line of /proc/meminfo, with every CPU's part of the count, or -1 */
-long cow_meminfo_kb(const char *key);
 
 /*
  * Faults of this thread, and the CPU it runs on
@@ -322,17 +336,15 @@ int cow_drain_lru(void);
 int cow_unshare_rest(const char *area, size_t len);
 
 #define COW_MAX_MEASURED	1024
-/* How often to repeat when the counters saw the faults of somebody else */
-#define COW_TRIES		5
 
 struct cow_measure {
-	struct cow_stats d;	/* what the writes added to /proc/cow_stats */
+	struct cow_stats d;	/* what the writes added to this process' counters */
 	long minflt;		/* faults that this thread took for them */
 };
 
 /*
  * Write to the first byte of nr pages at base, in the given order (indices;
- * NULL is upward), and count what that took. Everything else should sleep.
+ * NULL is upward), and count what that took. Other threads should sleep.
  */
 int cow_measure(struct cow_measure *m, char *base, const int *order, int nr);
 

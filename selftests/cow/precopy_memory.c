@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What copies, and copies ahead, cost in memory: resident set, leaks, and what
- * happens in a memory cgroup at its limit. precopy_window.c has the tests of which pages are
- * copied.
+ * What copies, and copies ahead, cost in memory: resident set, and what happens in a
+ * memory cgroup at its limit. accounting.c has the tests for leaks, precopy_window.c
+ * those of which pages are copied.
  */
 #include <signal.h>
 #include <sys/wait.h>
@@ -23,7 +23,6 @@ FIXTURE(precopy_memory)
 FIXTURE_VARIANT(precopy_memory)
 {
 	int ahead;
-	bool down;	/* write from the last page to the first */
 	bool any_kernel;
 };
 
@@ -41,10 +40,6 @@ FIXTURE_VARIANT_ADD(precopy_memory, ahead_7) { .ahead = 7 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_31) { .ahead = 31 };
 FIXTURE_VARIANT_ADD(precopy_memory, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(precopy_memory, adaptive_down) {
-	.ahead = COW_ADAPTIVE,
-	.down = true,
-};
 
 FIXTURE_SETUP(precopy_memory)
 {
@@ -103,11 +98,6 @@ static int share(struct cow_child *c, char *p, int nr)
 	return cow_child_recv(c) == 1 ? 0 : -EPIPE;
 }
 
-static void write_page(char *p, int nr)
-{
-	cow_touch(p + nr * ps, 'w');
-}
-
 TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
 {
 	struct cow_child c;
@@ -129,46 +119,6 @@ TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
 	}
 	EXPECT_EQ(0, cow_child_end(&c));
 	cow_unmap(p, 64 * ps);
-}
-
-/* Pages of all processes, with every CPU's part of the count; or -1 */
-static long long pages_of(const char *key)
-{
-	cow_write_file("/proc/sys/vm/stat_refresh", "1");
-	return cow_file_key("/proc/vmstat", key);
-}
-
-TEST_F_TIMEOUT(precopy_memory, nothing_leaks, TEST_TIMEOUT)
-{
-	const int nr = 256, rounds = 24, tolerance = nr * rounds / 8;
-	long long anon, free_pages;
-	struct cow_child c;
-	int try, i, k;
-	char *p;
-
-	if (variant->any_kernel && !cow_may_change())
-		SKIP(return, "counting the whole machine's pages " COW_NEEDS);
-	for (try = 0; try < COW_TRIES; try++) {
-		anon = pages_of("nr_anon_pages");
-		free_pages = pages_of("nr_free_pages");
-		if (anon < 0 || free_pages < 0)
-			SKIP(return, "no /proc/vmstat");
-		for (i = 0; i < rounds; i++) {
-			p = cow_map(nr * ps, 0);
-			ASSERT_NE(NULL, p);
-			ASSERT_EQ(0, share(&c, p, nr));
-			for (k = 0; k < nr; k++)
-				write_page(p, variant->down ? nr - 1 - k : k);
-			ASSERT_EQ(0, cow_child_end(&c));
-			cow_unmap(p, nr * ps);
-		}
-		anon = pages_of("nr_anon_pages") - anon;
-		free_pages -= pages_of("nr_free_pages");
-		if (anon < tolerance && free_pages < tolerance)
-			break;
-	}
-	EXPECT_LT(anon, tolerance);
-	EXPECT_LT(free_pages, tolerance);
 }
 
 /*

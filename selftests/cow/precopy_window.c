@@ -574,15 +574,12 @@ static int write_evidence(char *p)
 	return madvise(run, nr * ps, MADV_NORMAL) ? -errno : 0;
 }
 
-/*
- * Lay the memory out, write to it in the given order, compare. The counters
- * are the whole system's: if they differ, try again with new memory.
- */
+/* Lay the memory out, write to it in the given order, compare. */
 static void run(struct __test_metadata *_metadata, int ahead)
 {
 	static __u64 before[MAX_NR], after[MAX_NR];
-	int i, try, pages, unused = 0;
-	bool visible = cow_pfn_visible(), ok = false;
+	int i, pages, unused = 0;
+	bool visible = cow_pfn_visible(), ok;
 	struct layout kept = lay;
 	struct cow_child c;
 	char *map, *p;
@@ -593,62 +590,56 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	if (turn)
 		reverse(&lay);
 	simulate(&want, &lay, ahead == COW_ADAPTIVE ? 0 : ahead);
-	for (try = 0; try < COW_TRIES; try++) {
-		pages = lay.offset + lay.nr;
-		if (ahead == COW_ADAPTIVE)
-			pages += ptrs_per_pmd;
-		map = cow_map(pages * ps, ptrs_per_pmd * ps);
-		ASSERT_NE(NULL, map);
-		p = map + lay.offset * ps;
-		if (ahead == COW_ADAPTIVE) {
-			if (!turn)
-				p += ptrs_per_pmd * ps;
-			cow_fill(turn ? p + lay.nr * ps : map,
-				 ptrs_per_pmd * ps, TAG);
-		}
-		if (!lay.before_fork)
-			fill(p);
-		else
-			ASSERT_EQ(0, lay.before_fork(p, &lay));
-		ASSERT_EQ(0, cow_child_fork(&c, child, p));
-		ASSERT_EQ(1, cow_child_recv(&c));
-		ASSERT_EQ(0, cow_child_settle(&c));
-		ASSERT_EQ(0, make_kinds(p));
-		if (lay.after_fork)
-			ASSERT_EQ(0, lay.after_fork(p, &lay));
-		if (ahead == COW_ADAPTIVE)
-			ASSERT_EQ(0, write_evidence(p));
-
-		ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
-		ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
-		ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
-
-		if (visible)
-			unused = check_frames(_metadata, ahead, before, after);
-		for (i = 0; i < lay.nr; i++) {
-			if ((lay.kind[i] == HOLE && !want.written[i]) ||
-			    lay.kind[i] == POISONED)
-				continue;
-			EXPECT_TRUE(content_ok(p + i * ps, i)) {
-				TH_LOG("page %d has a wrong content", i);
-			}
-		}
-		if (gup_fd >= 0)
-			ioctl(gup_fd, PIN_LONGTERM_TEST_STOP);
-		if (splice_pipe[0]) {
-			close(splice_pipe[0]);
-			close(splice_pipe[1]);
-			splice_pipe[0] = 0;
-		}
-		/* It has found its own memory unchanged. */
-		EXPECT_EQ(0, cow_child_end(&c));
-		cow_unmap(map, pages * ps);
-		ok = ahead == COW_ADAPTIVE ?
-		     compare_adaptive(&got, &want, unused) :
-		     compare(&got, &want);
-		if (_metadata->exit_code || ok)
-			break;
+	pages = lay.offset + lay.nr;
+	if (ahead == COW_ADAPTIVE)
+		pages += ptrs_per_pmd;
+	map = cow_map(pages * ps, ptrs_per_pmd * ps);
+	ASSERT_NE(NULL, map);
+	p = map + lay.offset * ps;
+	if (ahead == COW_ADAPTIVE) {
+		if (!turn)
+			p += ptrs_per_pmd * ps;
+		cow_fill(turn ? p + lay.nr * ps : map, ptrs_per_pmd * ps, TAG);
 	}
+	if (!lay.before_fork)
+		fill(p);
+	else
+		ASSERT_EQ(0, lay.before_fork(p, &lay));
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, cow_child_settle(&c));
+	ASSERT_EQ(0, make_kinds(p));
+	if (lay.after_fork)
+		ASSERT_EQ(0, lay.after_fork(p, &lay));
+	if (ahead == COW_ADAPTIVE)
+		ASSERT_EQ(0, write_evidence(p));
+
+	ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
+	ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
+	ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
+
+	if (visible)
+		unused = check_frames(_metadata, ahead, before, after);
+	for (i = 0; i < lay.nr; i++) {
+		if ((lay.kind[i] == HOLE && !want.written[i]) ||
+		    lay.kind[i] == POISONED)
+			continue;
+		EXPECT_TRUE(content_ok(p + i * ps, i)) {
+			TH_LOG("page %d has a wrong content", i);
+		}
+	}
+	if (gup_fd >= 0)
+		ioctl(gup_fd, PIN_LONGTERM_TEST_STOP);
+	if (splice_pipe[0]) {
+		close(splice_pipe[0]);
+		close(splice_pipe[1]);
+		splice_pipe[0] = 0;
+	}
+	/* It has found its own memory unchanged. */
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(map, pages * ps);
+	ok = ahead == COW_ADAPTIVE ? compare_adaptive(&got, &want, unused) :
+				     compare(&got, &want);
 	EXPECT_TRUE(cow_stats_balanced(&got.d));
 	EXPECT_TRUE(ok) {
 		log_difference(_metadata);
