@@ -209,22 +209,29 @@ static int writes_elsewhere(struct cow_child *self, void *arg)
 	return 0;
 }
 
+/* In the owner's cgroup: share the area with a child, and wait until that has ended. */
+static int share_with(cow_child_fn child, struct charge *charge)
+{
+	struct cow_child c;
+
+	/* One CPU's batches: they are the larger, the more CPUs there are. */
+	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
+		return -1;
+	charge->area = cow_map(FAULTS * ps, 0);
+	if (!charge->area)
+		return -2;
+	cow_fill(charge->area, FAULTS * ps, TAG);
+	if (cow_child_fork(&c, child, charge))
+		return -3;
+	return cow_child_wait(&c);
+}
+
 static int owns(struct cow_child *self, void *arg)
 {
 	struct charge *charge = arg;
-	struct cow_child c;
 
 	(void)self;
-	/* One CPU's batches: they are the larger, the more CPUs there are. */
-	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
-		return 1;
-	charge->area = cow_map(FAULTS * ps, 0);
-	if (!charge->area)
-		return 2;
-	cow_fill(charge->area, FAULTS * ps, TAG);
-	if (cow_child_fork(&c, writes_elsewhere, charge))
-		return 3;
-	if (cow_child_wait(&c))
+	if (share_with(writes_elsewhere, charge))
 		return 4;
 	return cow_check(charge->area, FAULTS * ps, TAG) == -1 ? 0 : 5;
 }
@@ -274,18 +281,9 @@ static int writes_beyond_limit(struct cow_child *self, void *arg)
 static int owns_and_outlives(struct cow_child *self, void *arg)
 {
 	struct charge *charge = arg;
-	struct cow_child c;
 
 	(void)self;
-	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
-		return 1;
-	charge->area = cow_map(FAULTS * ps, 0);
-	if (!charge->area)
-		return 2;
-	cow_fill(charge->area, FAULTS * ps, TAG);
-	if (cow_child_fork(&c, writes_beyond_limit, charge))
-		return 3;
-	if (cow_child_wait(&c) != 256 + SIGKILL)
+	if (share_with(writes_beyond_limit, charge) != 256 + SIGKILL)
 		return 4;
 	charge->owner_after = charged(charge->owner);
 	/* Now they are all its own, and it may write to them. */

@@ -62,25 +62,18 @@ FIXTURE_VARIANT_ADD(adaptive, folios) { .folios = true };
 
 FIXTURE_SETUP(adaptive)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
-	reason = cow_setup(&self->saved, COW_ADAPTIVE, COW_WANT_STATS);
+	if (!cow_pfn_visible())
+		SKIP(return, "reading frame numbers needs root");
+	folios = variant->folios;
+	reason = cow_setup_folios(&self->saved, &self->undo, COW_ADAPTIVE, folios,
+				  COW_WANT_STATS);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (!cow_pfn_visible()) {
-		cow_restore(&self->saved);
-		SKIP(return, "reading frame numbers needs root");
-	}
-	folios = variant->folios;
-	reason = folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	ps = cow_page_size();
 	table = cow_pmd_size() / ps;
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 	ASSERT_EQ(0, cow_pin_cpu());
 }
 

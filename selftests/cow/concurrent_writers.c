@@ -784,26 +784,18 @@ FIXTURE_VARIANT_ADD(concurrent_writers, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(concurrent_writers, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(concurrent_writers, adaptive_folios) {
-	.ahead = COW_ADAPTIVE,
-	.folios = true,
-};
+FIXTURE_VARIANT_ADD(concurrent_writers, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
 
 FIXTURE_SETUP(concurrent_writers)
 {
 	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
-	ASSERT_EQ(cow_count(&self->before), 0);
+	ASSERT_EQ(cow_count_own(&self->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(concurrent_writers)
@@ -812,21 +804,11 @@ FIXTURE_TEARDOWN_PARENT(concurrent_writers)
 	cow_restore(&self->saved);
 }
 
-/* Pages copied ahead since the test began; without any it tested nothing. */
-static unsigned long long copied_ahead(const struct cow_stats *before)
-{
-	struct cow_stats now, delta;
-
-	if (cow_count(&now))
-		return 0;
-	cow_stats_delta(&delta, before, &now);
-	return delta.v[COW_SUCCESS];
-}
-
+/* Or else it tested nothing. */
 static void expect_ahead(struct __test_metadata *_metadata,
 			 const struct cow_stats *before, int ahead)
 {
-	unsigned long long copied = copied_ahead(before);
+	unsigned long long copied = cow_copied_ahead(before);
 
 	EXPECT_EQ(copied > 0, ahead != 0)
 		TH_LOG("%llu pages were copied ahead", copied);
@@ -1078,7 +1060,7 @@ static void expect_ahead_of(struct __test_metadata *_metadata,
 	unsigned int pages = TLB_PAGES - cow_upward(TLB_PAGES, ahead,
 						    false).faults;
 
-	EXPECT_GE(copied_ahead(before),
+	EXPECT_GE(cow_copied_ahead(before),
 		  (unsigned long long)wanted_rounds() * pages);
 }
 

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cow_helpers.h"
@@ -164,6 +165,16 @@ int cow_count_own(struct cow_stats *s)
 {
 	memset(s, 0, sizeof(*s));
 	return cow_missing() ? 0 : cow_stats_read_pid(s, 0);
+}
+
+unsigned long long cow_copied_ahead(const struct cow_stats *before)
+{
+	struct cow_stats now, delta;
+
+	if (cow_count_own(&now))
+		return 0;
+	cow_stats_delta(&delta, before, &now);
+	return delta.v[COW_SUCCESS] + delta.v[COW_CHILDREN_SUCCESS];
 }
 
 int cow_count_others(struct cow_stats *sum)
@@ -329,6 +340,22 @@ const char *cow_allow_folios(struct cow_undo *undo)
 	return NULL;
 }
 
+const char *cow_setup_folios(struct cow_settings *saved, struct cow_undo *undo,
+			     int ahead, bool folios, unsigned int flags)
+{
+	const char *reason;
+
+	reason = cow_setup(saved, ahead, flags);
+	if (reason || !folios)
+		return reason;
+	reason = cow_allow_folios(undo);
+	if (reason) {
+		cow_undo(undo);
+		cow_restore(saved);
+	}
+	return reason;
+}
+
 bool cow_map_hugepage;
 
 void *cow_map(size_t len, size_t align)
@@ -379,6 +406,13 @@ __u64 cow_rand(__u64 *state)
 {
 	*state += 0x9e3779b97f4a7c15ULL;
 	return cow_mix(*state);
+}
+
+__u64 cow_seed(void)
+{
+	const char *env = getenv("COW_SEED");
+
+	return env ? strtoull(env, NULL, 0) : ((__u64)time(NULL) << 16) ^ getpid();
 }
 
 void cow_fill(void *addr, size_t len, __u64 tag)

@@ -149,6 +149,11 @@ bool cow_counting(void);
 int cow_count(struct cow_stats *s);
 int cow_count_own(struct cow_stats *s);
 /*
+ * Pages that this process, and the children that it has waited for, have copied ahead
+ * since cow_count_own()
+ */
+unsigned long long cow_copied_ahead(const struct cow_stats *before);
+/*
  * The sum of all other processes' counters, by those that root may read. The same
  * again later: none of them has counted anything in between.
  */
@@ -200,6 +205,9 @@ size_t cow_pmd_size(void);
  * MADV_HUGEPAGE. NULL, or the reason why not
  */
 const char *cow_allow_folios(struct cow_undo *undo);
+/* cow_setup(), with cow_allow_folios() if wanted; all is as before if that fails. */
+const char *cow_setup_folios(struct cow_settings *saved, struct cow_undo *undo,
+			     int ahead, bool folios, unsigned int flags);
 /* What cow_map() returns shall have MADV_HUGEPAGE. */
 extern bool cow_map_hugepage;
 
@@ -231,6 +239,8 @@ static inline char cow_peek(const void *addr)
 
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
+/* To start it with: the environment's COW_SEED, or another one each time */
+__u64 cow_seed(void);
 
 #define COW_KSM_DIR	"/sys/kernel/mm/ksm/"
 

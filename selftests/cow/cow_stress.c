@@ -592,14 +592,13 @@ FIXTURE_VARIANT_ADD(cow_stress, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(cow_stress)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
 	reason = cow_setup(&self->saved, variant->ahead,
 			   COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 }
 
 FIXTURE_TEARDOWN_PARENT(cow_stress)

@@ -38,21 +38,15 @@ FIXTURE_VARIANT_ADD(crowd, adaptive_folios) {
 
 FIXTURE_SETUP(crowd)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_WANT_STATS | COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_WANT_STATS | COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
 	ps = cow_page_size();
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 }
 
 FIXTURE_TEARDOWN_PARENT(crowd)

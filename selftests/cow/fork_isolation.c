@@ -706,25 +706,17 @@ FIXTURE_VARIANT_ADD(fork_isolation, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(fork_isolation, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(fork_isolation, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(fork_isolation, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(fork_isolation, adaptive_folios) {
-	.ahead = COW_ADAPTIVE,
-	.folios = true,
-};
+FIXTURE_VARIANT_ADD(fork_isolation, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
 
 FIXTURE_SETUP(fork_isolation)
 {
-	const char *reason, *seed = getenv("COW_SEED");
+	const char *reason;
 	int i;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
 
 	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
@@ -735,8 +727,7 @@ FIXTURE_SETUP(fork_isolation)
 	w->gup_fd = -1;
 	w->alive[0] = true;
 	w->pid[0] = getpid();
-	w->seed = seed ? strtoull(seed, NULL, 0) :
-			 ((__u64)time(NULL) << 16) ^ getpid();
+	w->seed = cow_seed();
 	for (i = 1; i < MAX_PROCS; i++) {
 		ASSERT_EQ(0, pipe2(w->to[i], O_CLOEXEC));
 		ASSERT_EQ(0, pipe2(w->from[i], O_CLOEXEC));

@@ -381,7 +381,7 @@ FIXTURE_VARIANT_ADD(precopy_window, adaptive_down) {
 
 FIXTURE_SETUP(precopy_window)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
 	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
 	if (reason)
@@ -392,8 +392,7 @@ FIXTURE_SETUP(precopy_window)
 	ps = cow_page_size();
 	ptrs_per_pmd = cow_pmd_size() / ps;
 	turn = variant->down;
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 	ASSERT_EQ(0, cow_pin_cpu());
 }
 

@@ -241,6 +241,14 @@ TEST_F_TIMEOUT(process_counts, child, TEST_TIMEOUT)
 	close(fd);
 }
 
+static int write_and_have_child(struct job *job)
+{
+	struct cow_child child;
+
+	write_all(job->area);
+	return cow_child_fork(&child, spender, job) || cow_child_end(&child);
+}
+
 /* Has children of its own and waits for them: they all come to its parent. */
 static int waiting_spender(struct cow_child *self, void *arg)
 {
@@ -248,8 +256,7 @@ static int waiting_spender(struct cow_child *self, void *arg)
 	struct cow_child child;
 
 	(void)self;
-	write_all(job->area);
-	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
+	if (write_and_have_child(job))
 		return 1;
 	job->sh->other = job->sh->last;
 	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
@@ -579,11 +586,9 @@ static int exec_self(struct job *job)
 static int execer(struct cow_child *self, void *arg)
 {
 	struct job *job = arg;
-	struct cow_child child;
 
 	(void)self;
-	write_all(job->area);
-	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
+	if (write_and_have_child(job))
 		return 1;
 	if (cow_unshare_rest(NULL, 0) || ptrace(PTRACE_TRACEME, 0, NULL, NULL) ||
 	    read_own(&job->sh->parent))
