@@ -859,43 +859,37 @@ TEST_F_TIMEOUT(precopy_window, vma_ends_with_page_table, TEST_TIMEOUT)
  * Which pages the window leaves alone
  */
 
+/* A window that ends at a page of that kind, then all windows with some in them */
+static void run_between(struct __test_metadata *_metadata, int ahead, enum kind kind)
+{
+	lay_every(64, 2, kind);
+	lay.nr_order = 1;
+	run(_metadata, ahead);
+	lay_every(64, 4, kind);
+	run(_metadata, ahead);
+}
+
 TEST_F_TIMEOUT(precopy_window, holes, TEST_TIMEOUT)
 {
-	lay_every(64, 4, HOLE);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, HOLE);
 	expect_met(_metadata, variant->ahead, COW_SKIP_NOTPRESENT);
-	lay_every(64, 2, HOLE);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, written_pages, TEST_TIMEOUT)
 {
-	lay_every(64, 4, WRITTEN);
-	run(_metadata, variant->ahead);
-	lay_every(64, 2, WRITTEN);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, WRITTEN);
 }
 
 TEST_F_TIMEOUT(precopy_window, zero_pages, TEST_TIMEOUT)
 {
-	lay_every(64, 4, ZERO);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, ZERO);
 	expect_met(_metadata, variant->ahead, COW_SKIP_NOTANON);
-	lay_every(64, 2, ZERO);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, no_longer_shared, TEST_TIMEOUT)
 {
-	lay_every(64, 4, ALONE);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, ALONE);
 	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
-	lay_every(64, 2, ALONE);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
@@ -903,12 +897,8 @@ TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
 	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
 	if (gup_fd < 0)
 		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
-	lay_every(64, 4, UNSHARED);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, UNSHARED);
 	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
-	lay_every(64, 2, UNSHARED);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, pinned, TEST_TIMEOUT)
