@@ -72,6 +72,20 @@ default_kernel_legs()
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
+	leg "$k: templates" templates
+}
+
+# What 'new' writes, in a copy of this repository: the test passes, the mutant is killed.
+# The harness's tests run the check.
+templates()
+{
+	local copy=$SCRATCH/templates
+	mkdir -p "$copy"
+	tar -C "$ROOT" --exclude=./build --exclude=./.git -c . | tar -C "$copy" -x || return
+	( ROOT=$copy && export COW_BUILD=$BUILD &&
+		ours new test from_template && ours new mutant from-template &&
+		ours kselftest --kernel "$K_CHOICE" --filter from_template &&
+		ours mutants --kernel "$K_CHOICE" --filter from-template )
 }
 
 # In parallel: each file is checked with all that it sources.
