@@ -82,10 +82,17 @@ templates()
 	local copy=$SCRATCH/templates
 	mkdir -p "$copy"
 	tar -C "$ROOT" --exclude=./build --exclude=./.git -c . | tar -C "$copy" -x || return
-	( ROOT=$copy && export COW_BUILD=$BUILD &&
-		ours new test from_template && ours new mutant from-template &&
-		ours kselftest --kernel "$K_CHOICE" --filter from_template &&
-		ours mutants --kernel "$K_CHOICE" --filter from-template )
+	of_copy "$copy" new test from_template && of_copy "$copy" new mutant from-template &&
+	of_copy "$copy" kselftest --kernel "$K_CHOICE" --filter from_template &&
+	of_copy "$copy" mutants --kernel "$K_CHOICE" --filter from-template
+}
+
+# of_copy COPY COMMAND ARGS...: a command of a copy of this harness, in our build folder
+of_copy()
+{
+	local copy=$1 command=$2
+	shift 2
+	COW_BUILD=$BUILD bash "$copy/scripts/cmd/$command" --jobs "$JOBS" "$@"
 }
 
 # In parallel: each file is checked with all that it sources.
