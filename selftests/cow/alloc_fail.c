@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Every allocation of a write fault that copies ahead fails once: the first one
- * of a fault, then the second one of another, and so on until a fault has no
- * more (/proc/self/fail-nth). On a kernel without this series that is one allocation,
- * or a few. Whichever it was, the program's write takes effect
- * and the program goes on. If it was the faulting page's own, the fault is taken
- * again; if it was for pages to copy ahead, there are fewer of those, or they
- * come another way. Nobody else's memory changes, the counters say what happened,
- * and all memory is free again in the end.
+ * Fails each allocation of a write fault in turn (/proc/self/fail-nth): the first one of
+ * one fault, the second one of the next, until a fault has no more. Without this series a
+ * fault has one allocation, or a few. The write must take effect in every case. If the
+ * faulting page's own allocation fails, the fault is retried; if one for pages ahead
+ * fails, fewer are copied, or one by one. The child's memory does not change, the
+ * counters match, and nothing leaks.
  *
  * Needs CONFIG_FAIL_PAGE_ALLOC, CONFIG_FAILSLAB and
  * CONFIG_FAULT_INJECTION_DEBUG_FS.
@@ -23,8 +21,8 @@
 
 #define NR		192	/* pages */
 /*
- * The page whose fault is looked at: behind a long run of written pages, and at
- * the start of a window
+ * The page whose fault is tested: after a long run of written pages, and the first one of
+ * a window
  */
 #define AT		128
 #define WINDOW		COW_ADAPTIVE_MAX
@@ -62,8 +60,8 @@ FIXTURE_VARIANT(alloc_fail)
 {
 	int ahead;
 	enum way way;
-	bool policy;		/* each page is asked for by itself */
-	int least;		/* so many allocations there are, at least */
+	bool policy;		/* a memory policy: no bulk allocation */
+	int least;		/* the fewest allocations that a fault may have */
 };
 
 FIXTURE_VARIANT_ADD(alloc_fail, plain) {
@@ -95,7 +93,7 @@ FIXTURE_VARIANT_ADD(alloc_fail, reuse) {
 	.ahead = COW_ADAPTIVE, .way = REUSE, .least = 0,
 };
 
-/* Every allocation may fail, whoever can do without or not; no stack dumps. */
+/* Any allocation may fail, whatever its GFP flags; no stack dumps. */
 static const char *allow_failures(struct cow_undo *undo)
 {
 	static const struct {
@@ -127,7 +125,7 @@ static const char *allow_failures(struct cow_undo *undo)
 	return NULL;
 }
 
-/* Memory may be spread over nodes: so there is none for many pages at once. */
+/* With MPOL_INTERLEAVE pages are allocated one by one. */
 static const char *set_policy(void)
 {
 	unsigned long nodes = 1;
@@ -168,7 +166,7 @@ FIXTURE_TEARDOWN_PARENT(alloc_fail)
 	cow_restore(&self->saved);
 }
 
-/* Ends when it is told to, and has found the memory unchanged by then. */
+/* Waits for the parent, then checks that its memory has not changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	(void)arg;
@@ -186,7 +184,7 @@ static int fail_nth(int n)
 	return pwrite(nth_fd, text, len, 0) == len ? 0 : -errno;
 }
 
-/* Did it? Then the kernel has counted down to 0. */
+/* Has it failed? The kernel counts down to 0. */
 static int has_failed(void)
 {
 	char text[16] = "";
@@ -228,7 +226,7 @@ static int write_page(struct __test_metadata *_metadata, int n)
 {
 	int failed;
 
-	/* Once in vain: what this writes to may be shared with the child, too. */
+	/* The first calls unshare the pages that they write to themselves. */
 	memset(pfn_now, 0, sizeof(pfn_now));
 	ASSERT_EQ(0, cow_pfns(area, NR, pfn_then));
 	ASSERT_EQ(0, cow_count_own(&after));
@@ -248,7 +246,7 @@ static int write_page(struct __test_metadata *_metadata, int n)
 	return failed;
 }
 
-/* Every page that was written to has the 'w', and all else is as before. */
+/* Written pages begin with 'w'; nothing else has changed. */
 static void check_content(struct __test_metadata *_metadata)
 {
 	const size_t word = sizeof(__u64);
@@ -264,7 +262,7 @@ static void check_content(struct __test_metadata *_metadata)
 	EXPECT_EQ((long)(NR * ps / 1024), cow_smaps_kb(area, "Anonymous"));
 }
 
-/* How many pages are not those that they were? Page AT apart, a run behind it */
+/* How many pages other than AT were replaced? They must directly follow AT. */
 static int count_moved(struct __test_metadata *_metadata)
 {
 	int i, moved = 0;
@@ -277,7 +275,7 @@ static int count_moved(struct __test_metadata *_metadata)
 	return moved;
 }
 
-/* The counters say what can be seen, and nothing else. */
+/* The counters match what happened. */
 static void check_counts(struct __test_metadata *_metadata, enum way way,
 			 int moved)
 {
@@ -294,13 +292,13 @@ static void check_counts(struct __test_metadata *_metadata, enum way way,
 	EXPECT_EQ(reuse ? COW_BLOCK - 1 : 0, cost.v[COW_REUSE_AHEAD]);
 	EXPECT_EQ(moved, (int)cost.v[COW_SUCCESS]);
 	EXPECT_LE(moved, wanted);
-	/* One of those that are missing is counted, for all. */
+	/* A short window counts as one skip, however many pages it lacks. */
 	EXPECT_EQ(moved < wanted, cost.v[COW_SKIP_NOMEM]);
 	EXPECT_EQ(cost.v[COW_SKIP_NOMEM], cost.skips);
 	EXPECT_TRUE(cow_stats_balanced(&cost));
 }
 
-/* One fault, with everything that is to be seen of it. Return: as write_page() */
+/* One fault with all checks. Return: as write_page() */
 static int one_fault(struct __test_metadata *_metadata, enum way way, int n)
 {
 	int failed;

@@ -26,7 +26,7 @@ FIXTURE_VARIANT(precopy_memory)
 	bool any_kernel;
 };
 
-/* What holds on any kernel; "off" has this series' counters as well. */
+/* "plain" runs on any kernel; "off" also checks this series' counters. */
 FIXTURE_VARIANT_ADD(precopy_memory, plain) {
 	.ahead = COW_PLAIN,
 	.any_kernel = true,
@@ -62,7 +62,7 @@ FIXTURE_TEARDOWN_PARENT(precopy_memory)
 	cow_restore(&self->saved);
 }
 
-/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+/* MADV_SEQUENTIAL: an adaptive window opens without a run of writes. */
 static int expect_windows(char *p, int nr, int ahead)
 {
 	if (ahead != COW_ADAPTIVE)
@@ -75,7 +75,7 @@ struct memory {
 	int nr;
 };
 
-/* Ends when it is told to; its memory must not have changed by then. */
+/* Waits for the parent, then checks that its memory has not changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	struct memory *m = arg;
@@ -154,7 +154,7 @@ static void outdo_stat_batches(char *p)
 	}
 }
 
-/* Runs in the cgroup: a sparse writer that fits in, copies ahead do not. */
+/* Runs in the cgroup: the sparse writes fit below the limit, copies ahead do not. */
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	struct cgroup_work *w = arg;
@@ -175,7 +175,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 		order[i] = i * (CG_PAGES / CG_WRITES);
 	if (cow_child_idle(&c) || expect_windows(p, CG_PAGES, w->ahead))
 		return 3;
-	/* Everything but the writes has been done once before the limit. */
+	/* Charge everything but the writes before the limit is set. */
 	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
 		return 4;
 	w->err = cow_cgroup_read(w->dir, "memory.current", &now);
@@ -202,7 +202,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* Its name goes to cgroup, for the teardown. NULL: the test is skipped. */
+/* Sets cgroup, for the teardown. NULL: the test is skipped. */
 static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 				      char *cgroup)
 {
@@ -216,7 +216,7 @@ static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 	if (reason)
 		SKIP(return NULL, "%s", reason);
 	memcpy(cgroup, w->dir, sizeof(w->dir));
-	/* Nothing to reclaim: what does not fit kills. */
+	/* No swap, so nothing can be reclaimed: over the limit, the OOM killer runs. */
 	cow_cgroup_write(w->dir, "memory.swap.max", "0");
 
 	return w;
@@ -245,7 +245,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
 		       status > 256 ? "killed" : "failed");
 	}
-	/* The cgroup's own counts are those of its only program, at least. */
+	/* The cgroup's counters include at least those of its only program. */
 	snprintf(path, sizeof(path), "%s/memory.stat", w->dir);
 	if (cow_file_key(path, "pgcow_copied") >= 0) {
 		EXPECT_LE(w->m.d.v[COW_FAULTS],
@@ -254,7 +254,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 			  cow_file_key(path, "pgcow_ahead"));
 		EXPECT_EQ(ahead != 0, cow_file_key(path, "pgcow_ahead") > 0);
 	}
-	/* Each write has been solved, by a fault or ahead of it, */
+	/* Each page was copied, by its own fault or ahead of it, */
 	EXPECT_LE(CG_WRITES, w->m.minflt + w->m.d.v[COW_SUCCESS]);
 	EXPECT_TRUE(cow_stats_balanced(&w->m.d));
 	/* and at the limit pre-copy has stopped. */
@@ -283,9 +283,8 @@ TEST_F_TIMEOUT(precopy_memory, cgroup_at_memory_high, TEST_TIMEOUT)
 }
 
 /*
- * A fault that fails for want of a page of its own, when its window has been
- * chosen already. Nobody may be killed to make room: it is tried again, until
- * there is some.
+ * The faulting page's own allocation fails after the window was chosen. No process may
+ * be OOM-killed, so the fault is retried until the limit is raised.
  */
 static int without_memory(struct cow_child *self, void *arg)
 {
@@ -333,7 +332,7 @@ TEST_F_TIMEOUT(precopy_memory, fault_fails_for_want_of_memory, TEST_TIMEOUT)
 		return;
 	w->extra = CG_WRITES;
 	ASSERT_EQ(0, cow_child_fork(&c, without_memory, w));
-	/* It cannot end before it has met the limit. */
+	/* The child cannot end before it has hit the limit. */
 	while (cow_cgroup_event(w->dir, "oom") == 0 &&
 	       !waitid(P_PID, c.pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
 	       !info.si_pid)
