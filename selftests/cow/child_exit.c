@@ -52,7 +52,7 @@ static int until_end(struct cow_child *self)
 	return cow_child_recv(self) == -EPIPE ? 0 : 1;
 }
 
-/* Has the memory until the end, and checks that nothing in it changed. */
+/* Keeps the memory until it exits, and checks that nothing in it has changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	struct region *r = arg;
@@ -71,7 +71,7 @@ static int unmaps(struct cow_child *self, void *arg)
 	return until_end(self);
 }
 
-/* Gives up the even pages and keeps the others. */
+/* Unmaps the even pages and keeps the others. */
 static int unmaps_even(struct cow_child *self, void *arg)
 {
 	struct region *r = arg;
@@ -119,7 +119,7 @@ static int executes(struct cow_child *self, void *arg)
 	return 3;
 }
 
-/* Has a child of its own that keeps the memory, and gives it up itself. */
+/* Unmaps the memory; a child of its own keeps it. */
 static int hands_on(struct cow_child *self, void *arg)
 {
 	struct region *r = arg;
@@ -327,7 +327,7 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 	copies = d->v[COW_FAULTS] + d->v[COW_SUCCESS];
 	reuses = d->v[COW_REUSED] + d->v[COW_REUSE_AHEAD];
 	faults = m.minflt + d->v[COW_SUCCESS] + d->v[COW_REUSE_AHEAD];
-	/* Whatever was done ahead must have saved a fault. */
+	/* Each page copied or reused ahead must have saved a fault. */
 	EXPECT_EQ(no_fault ? 0 : NR, faults);
 	if (!cow_counting())
 		return;
@@ -347,7 +347,7 @@ static void check(struct __test_metadata *_metadata, int ahead, scenario happen,
 	}
 	if (copied == no_page) {
 		EXPECT_EQ(0, d->v[COW_ATTEMPTS]);
-		/* Or the soft-dirty bits of the others would be lost. */
+		/* With soft-dirty tracking on, nothing is reused ahead. */
 		want = cow_upward(NR, ahead, true).faults;
 		if (happen == soft_dirty_cleared)
 			want = NR;
@@ -429,7 +429,7 @@ TEST_F_TIMEOUT(child_exit, every_other_page_unmapped, TEST_TIMEOUT)
 	check(_metadata, variant->ahead, one_unmapped_even, odd_pages, false);
 }
 
-/* The other way round: the parent has given the memory up, the child writes. */
+/* The reverse: the parent has unmapped the memory, the child writes. */
 struct alone {
 	struct cow_measure m;
 	__u64 before[NR], after[NR];

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What programs and scripts see of the copy-on-write counters
+ * The interfaces of the copy-on-write counters, as programs and scripts use them
  *
- * /proc/cow_stats: its keys, their order and format, who may read and reset
- * it, and that its numbers are those of faults whose number is known.
- * /proc/<pid>/cow_stats and /proc/cow_histogram: the same, as far as one process
- * does not need others for it, see cow_counts.c. The vm.cow_* sysctls: what they
- * take and what they refuse. The trace events and the line in the kernel log.
+ * /proc/cow_stats, /proc/<pid>/cow_stats and /proc/cow_histogram: keys, order, format, who
+ * may read and reset them, and the values for a known number of faults. The vm.cow_*
+ * sysctls: which values they accept. The trace events and the line in the kernel log.
  *
- * The counters are those of the whole system. Where a number has to be exact,
- * the measurement is repeated if something else has faulted meanwhile.
+ * Exact values are those of this process' counters. Other processes add to the system's,
+ * which therefore are lower bounds here; cow_counts.c tests their exact values.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -62,7 +60,7 @@ FIXTURE_SETUP(cow_abi)
 	if (reason)
 		SKIP(return, "%s", reason);
 	self->ps = cow_page_size();
-	/* One CPU's clock and counters, and no folio in another one's batch. */
+	/* No folio may be in another CPU's LRU batch: it would be copied, not reused. */
 	ASSERT_EQ(cow_pin_cpu(), 0);
 }
 
@@ -114,7 +112,7 @@ static int count_writes(struct cow_stats *delta, enum kind kind, char *area)
 	}
 	if (kind == LEFT && cow_child_end(&child))
 		return -ECHILD;
-	/* The first ones write to what the others need themselves: that is shared, too. */
+	/* The first reads unshare the pages that the reads themselves write to. */
 	ret = cow_stats_read(&system_after) ?: cow_stats_read_pid(&after, 0) ?:
 	      cow_stats_read(&system_before) ?: cow_stats_read_pid(&before, 0);
 	for (i = 0; i < PAGES; i++)
@@ -171,7 +169,7 @@ static unsigned long long expected_reuses(int ahead)
 	return cow_upward(PAGES, ahead, true).faults;
 }
 
-/* Nothing counts any more: read the counters until they stand still. */
+/* Switch all counting off, and read the counters until faults in progress have ended. */
 static int read_frozen(struct cow_stats *s)
 {
 	struct cow_stats again;
@@ -266,7 +264,7 @@ static int freeze(void)
 	return ret ?: stats || precopy ? -EACCES : 0;
 }
 
-/* Whatever it is read with, the content is the same. */
+/* The content is the same for any size of read. */
 static void check_partial_reads(struct __test_metadata *_metadata,
 				const char *path)
 {
@@ -300,7 +298,7 @@ static void check_partial_reads(struct __test_metadata *_metadata,
 		ASSERT_EQ(memcmp(buf, whole, len), 0)
 			TH_LOG("in chunks of %zu bytes", chunks[i]);
 	}
-	/* Backward, so that each one has to start anew. */
+	/* Backward, so that each read starts from the beginning again. */
 	for (off = len - 1; off >= 0; off -= 13) {
 		n = pread(fd, buf, 20, off);
 		ASSERT_EQ(n, len - off < 20 ? len - off : 20);
@@ -341,7 +339,7 @@ TEST_F_TIMEOUT(cow_abi, histogram_partial_reads, TEST_TIMEOUT)
 	check_partial_reads(_metadata, HIST_FILE);
 }
 
-/* Not even root can write to these, and trying changes nothing. */
+/* Even root cannot write to these; an attempt changes nothing. */
 static void check_read_only(struct __test_metadata *_metadata,
 			    const char *path, mode_t mode)
 {
@@ -460,7 +458,7 @@ struct files {
 	int own;
 };
 
-/* As nobody, what belongs to whom: 0, or the number of the check that failed */
+/* As nobody: whose files may be read? 0, or the number of the check that failed */
 static int check_nobodys_own(struct cow_child *self, void *arg)
 {
 	struct files *files = arg;
@@ -473,7 +471,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
 	    setresuid(NOBODY, NOBODY, NOBODY))
 		return 2;
-	/* Root's: neither by its name nor through what root has opened */
+	/* Root's process: neither by path nor by a descriptor that root has opened */
 	snprintf(path, sizeof(path), "/proc/%d/cow_stats", self->pid);
 	if (open(path, O_RDONLY) >= 0 || errno != EACCES)
 		return 3;
@@ -481,7 +479,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 		return 4;
 	if (pread(files->parents, buf, sizeof(buf), 0) >= 0 || errno != EACCES)
 		return 5;
-	/* Its own: root's until it is dumpable again, but already open */
+	/* Its own file belongs to root until it is dumpable again; but it is open already. */
 	if (pread(files->own, buf, sizeof(buf), 0) <= 0)
 		return 6;
 	if (prctl(PR_SET_DUMPABLE, 1))
@@ -512,8 +510,8 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 }
 
 /*
- * /proc/vmstat counts the faults of everybody, without any switch. Others may take
- * some meanwhile: at least ours.
+ * /proc/vmstat counts the faults of all processes, and has no switch. Other processes
+ * may fault at the same time, so the counts are lower bounds.
  */
 TEST_F_TIMEOUT(cow_abi, vmstat, TEST_TIMEOUT)
 {
@@ -607,7 +605,7 @@ TEST_F_TIMEOUT(cow_abi, reset, TEST_TIMEOUT)
 		ASSERT_EQ(faults_of(&delta, SHARED), 0);
 		ASSERT_EQ(faults_of(&delta, LEFT), 0);
 		ASSERT_EQ(read_frozen(&s), 0);
-		/* From zero again after the last reset, so: at least these. */
+		/* The last reset set them to zero; other processes may add to them. */
 		ASSERT_GE(s.v[COW_FAULTS], expected_faults(variant->ahead));
 		ASSERT_GE(s.v[COW_REUSED], expected_reuses(variant->ahead));
 		ASSERT_GE(s.v[COW_REUSED] + s.v[COW_REUSE_AHEAD],
@@ -654,7 +652,7 @@ static void check_faults(struct __test_metadata *_metadata, enum kind kind,
 	size_t i;
 
 	ASSERT_EQ(faults_of(&delta, kind), 0);
-	/* Others count for the system, too; cow_counts.c has what is exact of it. */
+	/* Other processes add to these; cow_counts.c tests the exact values. */
 	for (i = 0; i < ARRAY_SIZE(keys); i++)
 		EXPECT_GE(system_delta.v[keys[i]], delta.v[keys[i]])
 			TH_LOG("%s of the system", cow_key_names[keys[i]]);
@@ -705,7 +703,7 @@ TEST_F_TIMEOUT(cow_abi, count_pgreuse, TEST_TIMEOUT)
 	if (cow_file_key("/proc/vmstat", "pgreuse") < 0)
 		SKIP(return, "no pgreuse in /proc/vmstat");
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
-	/* It counts the pages of all processes: until no other one has reused any. */
+	/* The counter is system-wide: repeat while other processes have faults. */
 	do {
 		ASSERT_EQ(cow_count_others(&others), 0);
 		count = -cow_file_key("/proc/vmstat", "pgreuse");
@@ -727,7 +725,7 @@ TEST_F_TIMEOUT(cow_abi, count_file, TEST_TIMEOUT)
 	check_faults(_metadata, FILE_PAGES, PAGES, 0, 0);
 }
 
-/* Each kind of counter has its own switch. */
+/* vm.cow_stats and vm.cow_precopy each switch their own counters. */
 TEST_F_TIMEOUT(cow_abi, switches, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
@@ -855,7 +853,7 @@ static void check_buckets(struct __test_metadata *_metadata,
 		ASSERT_LE(b[i].lowest, b[i].highest);
 		if (i)
 			ASSERT_GT(b[i].lowest, b[i - 1].highest);
-		/* What is promised is 1/64 to either side of the middle. */
+		/* The documented precision is 1/64 to either side of the middle. */
 		width = b[i].highest - b[i].lowest + 1;
 		EXPECT_TRUE(width == 1 || 32 * width <= b[i].lowest)
 			TH_LOG("%llu to %llu", b[i].lowest, b[i].highest);
@@ -875,7 +873,7 @@ static unsigned long long clamp(unsigned long long val, unsigned long long low,
 	return val < low ? low : val > high ? high : val;
 }
 
-/* The distributions are of what was counted, and the percentiles are theirs. */
+/* The histograms match the counters, and the percentiles match the histograms. */
 TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 {
 	static const struct {
@@ -951,7 +949,7 @@ TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 	EXPECT_EQ(cow_hist_total(&faults), 0ULL);
 }
 
-/* Every page that was looked at is counted once more, by what became of it. */
+/* attempts is the sum of success and all skip counters. */
 TEST_F_TIMEOUT(cow_abi, attempts_add_up, TEST_TIMEOUT)
 {
 	size_t ps = self->ps, len = PAGES * ps;
@@ -1125,7 +1123,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_refuses, TEST_TIMEOUT)
 	memset(huge, '1', sizeof(huge));
 	huge[sizeof(huge) - 1] = '\0';
 	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
-		/* From each value, as a wrong one might happen to be that. */
+		/* Start from each valid value, as a wrong write might happen to set it. */
 		for (k = 0; knobs[i].good[k]; k++) {
 			const char *now = knobs[i].good[k];
 
@@ -1169,7 +1167,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_two_numbers, TEST_TIMEOUT)
 	}
 }
 
-/* What is refused leaves the kernel doing what it did, too. */
+/* A refused write does not change the kernel's behaviour. */
 TEST_F_TIMEOUT(cow_abi, sysctl_refused_has_no_effect, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
@@ -1276,8 +1274,8 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 	ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
 
 	/*
-	 * A worker of the kernel prints the lines, one after the other, and not more than
-	 * 10 in 5 seconds, which others may have used up.
+	 * A kernel worker prints the lines in order, at most 10 in 5 seconds, which other
+	 * processes may have used up: repeat until one is there.
 	 */
 	ASSERT_EQ(prctl(PR_SET_NAME, "cow_logged"), 0);
 	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", PAGES / 2), 0);
@@ -1295,7 +1293,7 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 			       strerror(-found));
 		lines += found;
 	}
-	/* The one more is for what was counted before. */
+	/* One more for faults counted before the test. */
 	EXPECT_LE(lines, most);
 	cow_unmap(area, PAGES * self->ps);
 	close(fd);

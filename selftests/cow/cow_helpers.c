@@ -86,7 +86,7 @@ bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 	char old[128], *start, *end;
 	int i;
 
-	/* Changed before: what was there first is what counts. */
+	/* Changed before: keep the first saved value. */
 	for (i = 0; i < undo->nr; i++)
 		if (!strcmp(undo->file[i].path, path))
 			return !cow_write_file(path, value);
@@ -1025,7 +1025,7 @@ int cow_cgroup_enter(const char *dir)
 	return cow_cgroup_write(dir, "cgroup.procs", "0");
 }
 
-/* Of nr frames, of which first is the first one; cgroup has the inodes that pay. */
+/* For nr frames from first on; cgroup[] has the inodes of the cgroups charged for them. */
 static long count_unmapped(__u64 first, const __u64 *cgroup, size_t nr, __u64 inode,
 			   const int fd[2], __u64 want)
 {
@@ -1060,7 +1060,7 @@ long cow_cgroup_unmapped(const char *dir, __u64 flags)
 	int fd[3];
 	size_t i;
 
-	/* A folio that waits for the LRU is not free yet. */
+	/* An LRU batch may hold the last reference to a folio. */
 	cow_drain_lru();
 	if (stat(dir, &st))
 		return -errno;

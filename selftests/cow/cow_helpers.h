@@ -94,9 +94,9 @@
 #define COW_ADAPTIVE	(-1)
 /* vm.cow_precopy_max, as the kernel and cow_setup() set it */
 #define COW_ADAPTIVE_MAX	15
-/* So long a run of written pages has the largest window next to it. */
+/* A run of this many written pages gets the largest window. */
 #define COW_LONG_RUN	(8 * COW_ADAPTIVE_MAX)
-/* The pages of a window are from an aligned block of that many. */
+/* A window never leaves an aligned block of this many pages. */
 #define COW_BLOCK	64
 
 /*
@@ -106,7 +106,7 @@
 /* name is "cow_precopy", "cow_stats", ...; 0 or a negative errno */
 int cow_sysctl_read(const char *name, long *val);
 int cow_sysctl_write(const char *name, long val);
-/* Have the sysctl at val. NULL, or the reason why not */
+/* Set the sysctl to val. NULL, or the reason why that failed */
 const char *cow_want(const char *name, long val);
 
 struct cow_settings {
@@ -154,8 +154,8 @@ int cow_count_own(struct cow_stats *s);
  */
 unsigned long long cow_copied_ahead(const struct cow_stats *before);
 /*
- * The sum of all other processes' counters, by those that root may read. The same
- * again later: none of them has counted anything in between.
+ * The sum of the counters of all other processes. Two equal sums: no other process has
+ * counted anything in between. Needs root.
  */
 int cow_count_others(struct cow_stats *sum);
 
@@ -183,9 +183,9 @@ struct cow_undo {
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
 
 /*
- * May tests change what is everybody's: sysctls, KSM, huge pages, fault injection,
- * poisoned pages, cgroups? On somebody's own machine they do not, unless the
- * environment has COW_TEST_INVASIVE=1, as a test guest has. Tools may.
+ * May tests change system-wide settings: sysctls, KSM, huge pages, fault injection,
+ * poisoned pages, cgroups? Only if the environment has COW_TEST_INVASIVE=1, as in a test
+ * guest. Tools may.
  */
 bool cow_may_change(void);
 void cow_allow_changes(void);
@@ -205,10 +205,10 @@ size_t cow_pmd_size(void);
  * MADV_HUGEPAGE. NULL, or the reason why not
  */
 const char *cow_allow_folios(struct cow_undo *undo);
-/* cow_setup(), with cow_allow_folios() if wanted; all is as before if that fails. */
+/* cow_setup(), and cow_allow_folios() if folios; undoes both on failure */
 const char *cow_setup_folios(struct cow_settings *saved, struct cow_undo *undo,
 			     int ahead, bool folios, unsigned int flags);
-/* What cow_map() returns shall have MADV_HUGEPAGE. */
+/* cow_map() uses MADV_HUGEPAGE. */
 extern bool cow_map_hugepage;
 
 /*
@@ -305,10 +305,10 @@ long long cow_cgroup_event(const char *dir, const char *key);
 /* Move this process into it. */
 int cow_cgroup_enter(const char *dir);
 /*
- * Frames that are charged to it, have all these flags (COW_KPF_*, or 0), and are
- * mapped by no process. What a process has freed is not charged any more, so without
- * flags: the frames that have leaked. Page tables do not count. -ENOENT if the kernel
- * does not show who is charged for a frame.
+ * Count the frames that are charged to the cgroup, that no process maps, and that have
+ * all these flags (COW_KPF_*, or 0). A freed frame is no longer charged, so without flags
+ * this is the number of leaked frames. Page tables are left out. -ENOENT without
+ * /proc/kpagecgroup
  */
 long cow_cgroup_unmapped(const char *dir, __u64 flags);
 /* Kill what is in it, and remove it; dir is empty then. Nothing if it was. */

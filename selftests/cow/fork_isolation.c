@@ -258,7 +258,7 @@ static int op_write(int me, long a, long b)
 		if (hit && w->page[me][i] && !w->readonly[me][i])
 			list[n++] = i;
 	}
-	/* A step that does nothing would prove nothing. */
+	/* Each step must write to at least one page. */
 	if (!n)
 		return -ENODATA;
 	for (k = 0; k < n; k++) {
@@ -482,7 +482,7 @@ static int op_vmsplice(int me, long a, long b)
 	return 0;
 }
 
-/* What comes out of the pipe is what was in the pages when they went in. */
+/* The pipe delivers what the pages held at the time of vmsplice(). */
 static int op_pipe_check(int me, long a, long b)
 {
 	char *buf;
@@ -554,7 +554,7 @@ static int op_unpin(int me, long a, long b)
 	return ioctl(w->gup_fd, PIN_LONGTERM_TEST_STOP) ? -errno : 0;
 }
 
-/* Change a byte (b) of a page (a), which the model does not know of. */
+/* Change byte b of page a behind the model's back: the check must find it. */
 static int op_spoil(int me, long a, long b)
 {
 	w->page[me][a][b] ^= 1;
@@ -581,7 +581,7 @@ static int run(int proc, int (*op)(int me, long a, long b), long a, long b)
 	w->cmd[proc].b = b;
 	if (write(w->to[proc][1], &byte, 1) != 1)
 		return -errno;
-	/* However long it takes; what it wrote before its end is still there. */
+	/* No time limit. Its answer stays in the pipe when it exits. */
 	do {
 		ended = cow_task_ended(w->pid[proc]);
 		ret = poll(&fd, 1, ended ? 0 : LOOK_MS);
@@ -614,7 +614,7 @@ static bool failed(int step, int proc, const char *what, int ret)
 	return false;
 }
 
-/* All steps, and a look at every process after each. False: see w->msg */
+/* All steps, with a check of every process after each. False: see w->msg */
 static bool play(const struct step *steps, int nr)
 {
 	int i, proc, ret;
@@ -636,7 +636,7 @@ static bool play(const struct step *steps, int nr)
 				return failed(i, proc, "verify", ret);
 		}
 	}
-	/* Who is still there ends well; the youngest may be a grandchild */
+	/* The others must exit with status 0; the youngest may be a grandchild. */
 	for (proc = MAX_PROCS - 1; proc > 0; proc--) {
 		if (!w->alive[proc])
 			continue;
@@ -825,7 +825,7 @@ TEST_F_TIMEOUT(fork_isolation, runs, TEST_TIMEOUT)
 	ASSERT_TRUE(play(steps, ARRAY_SIZE(steps))) TH_LOG("%s", w->msg);
 	ASSERT_EQ(0, cow_count(&after));
 
-	/* Or else all of this has not tested pre-copy. */
+	/* Otherwise pre-copy was not tested. */
 	EXPECT_EQ(variant->ahead != 0,
 		  after.v[COW_ATTEMPTS] > before.v[COW_ATTEMPTS]);
 	EXPECT_EQ(variant->ahead != 0,
@@ -1286,7 +1286,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_pin_cpu());
 	if (!cow_pfn_visible())
 		SKIP(return, "seeing which pages are locked needs root");
-	/* Compaction takes the pages that it moves off the count meanwhile. */
+	/* A page that compaction moves has no mlocked flag meanwhile. */
 	if (!access(compact, F_OK) && !cow_tweak(&self->undo, compact, "0"))
 		SKIP(return, "keeping compaction off locked pages " COW_NEEDS);
 	vm_before = cow_status_kb("VmLck");

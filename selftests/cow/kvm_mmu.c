@@ -534,7 +534,7 @@ TEST_F_TIMEOUT(kvm_mmu, store_without_fault, TEST_TIMEOUT)
 	share_and_map(_metadata, vm);
 	for (group = 0; group < PAGES; group += GROUP) {
 		fill(vm->area, group, NEW);
-		/* The call itself takes faults, the first time. */
+		/* The first call takes faults of its own. */
 		before = cow_minflt();
 		before = cow_minflt();
 		for (i = 1; i <= nr; i++)
@@ -618,7 +618,7 @@ TEST_F_TIMEOUT(kvm_mmu, guest_writes_first, TEST_TIMEOUT)
 	check_child(_metadata);
 }
 
-/* Nobody else has the pages any more: they are made writable, ahead too. */
+/* The child has exited: pages are reused, by faults and ahead of them. */
 TEST_F_TIMEOUT(kvm_mmu, child_is_gone, TEST_TIMEOUT)
 {
 	struct vm *vm = &self->vm;

@@ -199,7 +199,7 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
  * Making each kind of page
  */
 
-/* The child: gives up what we shall have alone, and keeps the rest as it is. */
+/* The child: unmaps the pages of kind ALONE, and checks that the others do not change. */
 static int child(struct cow_child *self, void *arg)
 {
 	char *p = arg;
@@ -403,9 +403,8 @@ FIXTURE_TEARDOWN_PARENT(precopy_window)
 }
 
 /*
- * The same for a window that adapts. What was expected is what it takes without
- * any: every write that has not faulted must have been for a page that was
- * copied ahead, or made writable ahead.
+ * The same for an adaptive window. *e is for no window at all: each write that did not
+ * fault must have been to a page that was copied or reused ahead.
  */
 static bool compare_adaptive(const struct cow_measure *m,
 			     const struct expected *e, int unused)
@@ -494,7 +493,7 @@ static bool near_a_write(int i)
 	return false;
 }
 
-/* The frames: moved where they had to, and of others only what may be copied. */
+/* Pages that had to be copied have new frames; others only if they may be copied. */
 static int check_frames(struct __test_metadata *_metadata, int ahead,
 			const __u64 *before, const __u64 *after)
 {
@@ -543,7 +542,7 @@ static bool content_ok(const char *page, int i)
 	case MERGED:
 		return page[ps - 1] == 0x5a;
 	case LAZYFREE:
-		/* It may have been lost before it was written to. */
+		/* Its content may have been lost before the write. */
 		if (is_zero(page + word, ps - word))
 			return true;
 		break;
@@ -646,7 +645,7 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	lay = kept;
 }
 
-/* An adaptive window must have come upon these; a fixed one is exact anyway. */
+/* An adaptive window must have met such pages; for a fixed one run() is exact. */
 static void expect_met(struct __test_metadata *_metadata, int ahead,
 		       enum cow_key key)
 {
@@ -656,7 +655,7 @@ static void expect_met(struct __test_metadata *_metadata, int ahead,
 		}
 }
 
-/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+/* MADV_SEQUENTIAL: an adaptive window opens without a run of writes. */
 static int expect_windows(char *p, int nr, int ahead)
 {
 	if (ahead != COW_ADAPTIVE)
@@ -859,7 +858,7 @@ TEST_F_TIMEOUT(precopy_window, vma_ends_with_page_table, TEST_TIMEOUT)
  * Which pages the window leaves alone
  */
 
-/* A window that ends at a page of that kind, then all windows with some in them */
+/* A single window with such pages in it, then writes to all pages */
 static void run_between(struct __test_metadata *_metadata, int ahead, enum kind kind)
 {
 	lay_every(64, 2, kind);
@@ -1339,7 +1338,7 @@ TEST_F_TIMEOUT(precopy_window, write_from_outside, TEST_TIMEOUT)
 			SKIP(return, "cannot write to /proc/self/mem");
 	}
 	ASSERT_EQ(0, cow_stats_read(&after));
-	/* Every page but these still is the child's as well. */
+	/* All other pages are still shared with the child. */
 	for (i = 0; i < 64; i++) {
 		EXPECT_EQ(i % 16 == 0,
 			  !!(cow_pagemap(p + i * ps) & COW_PM_EXCLUSIVE)) {

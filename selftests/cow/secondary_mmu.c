@@ -376,7 +376,7 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 			  page % GROUP ? DEV : NEW)
 			TH_LOG("page %u", page);
 	}
-	/* And back: with entries that the device may write to. */
+	/* Again, with writable entries in the device's page table. */
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
 	check_device(_metadata, m, PAGES);
@@ -384,21 +384,21 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 }
 
 /*
- * A device's write is not a program's: whoever faults pages in for another
- * address space, or for a device, gets the page that he asked for.
+ * A device's write copies nothing ahead: a fault for a device or for another address
+ * space handles only the requested page.
  */
 TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page;
 
-	/* Else there is no evidence that a neighbour will be written, too. */
+	/* Without it an adaptive window would not open in any case. */
 	if (variant->ahead == COW_ADAPTIVE)
 		ASSERT_EQ(madvise(m->area, PAGES * m->ps, MADV_SEQUENTIAL), 0);
 	share_and_mirror(_metadata, m);
 	for (page = 0; page < PAGES; page++)
 		fill(m->buf, m->ps, page, DEV);
-	/* The stack that it takes is shared as well; this page is not looked at. */
+	/* The call unshares the stack pages that it needs; this page is not checked. */
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->buf, m->buf + m->ps,
 			     1), 0);
 	ASSERT_EQ(cow_count_own(&m->before), 0);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages that parent and child share, and that are not there any more when one of them
- * writes: swapped out by reclaim, or poisoned. Each process gets back what it had, and
- * only what it had; a poisoned page is refused to all, and no other page is.
+ * Pages that parent and child share and that are swapped out, or poisoned, when one of
+ * them writes, on any kernel. Each process reads back its own data. An access to the
+ * poisoned page gets SIGBUS in every process, an access to any other page does not.
  *
- * True on any kernel. Reclaim is that of a memory cgroup of the test's own, so that
- * nobody else's memory is swapped out.
+ * Only a memory cgroup of the test's own is reclaimed.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -132,7 +131,7 @@ static bool swap_out(const char *cgroup, const char *p)
 	int i;
 
 	for (i = 0; i < 50 && swapped(p) < NR * 3 / 4; i++) {
-		/* From a batch of this CPU nothing is reclaimed. */
+		/* Reclaim does not see folios in an LRU batch. */
 		cow_drain_lru();
 		/* -EAGAIN: not all of that was there */
 		cow_cgroup_write(cgroup, "memory.reclaim", "16M");
@@ -197,7 +196,7 @@ static int round_of_both(struct work *work)
 							  PARENT_IS_WRONG;
 }
 
-/* Nobody else has the pages any more: read back, and only then written to */
+/* The child has exited: the pages are read back from swap, then written. */
 static int round_after_child(struct work *work)
 {
 	struct cow_child c;
@@ -265,7 +264,7 @@ static void with_swap(struct __test_metadata *_metadata, char *cgroup,
 	if (status == NOT_SWAPPED)
 		SKIP(return, "the pages do not go to swap");
 	EXPECT_EQ(FINE, status);
-	/* The last one to have a page in swap has freed it there. */
+	/* The last user of a swap slot has freed it. */
 	ASSERT_EQ(0, cow_cgroup_read(cgroup, "memory.swap.current", &bytes));
 	EXPECT_GT(SLACK, bytes / (long)ps);
 }
@@ -351,7 +350,7 @@ static bool others_are_right(char *p, page_set written, __u64 tag)
 	return true;
 }
 
-/* Sees all of its own pages but that one, and writes to them. */
+/* Reads and writes all of its pages but the poisoned one. */
 static int meets_poison(struct cow_child *self, void *arg)
 {
 	char *p = arg;
