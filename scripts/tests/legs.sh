@@ -73,6 +73,27 @@ default_kernel_legs()
 	leg_with vng "$k: virtme-ng" virtme_ng
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
+	leg "$k: templates" templates
+}
+
+# What 'new' writes, in a copy of this repository: the test passes, the mutant is killed.
+# The harness's tests run the check.
+templates()
+{
+	local copy=$SCRATCH/templates
+	mkdir -p "$copy"
+	tar -C "$ROOT" --exclude=./build --exclude=./.git -c . | tar -C "$copy" -x || return
+	of_copy "$copy" new test from_template && of_copy "$copy" new mutant from-template &&
+	of_copy "$copy" kselftest --kernel "$K_CHOICE" --filter from_template &&
+	of_copy "$copy" mutants --kernel "$K_CHOICE" --filter from-template
+}
+
+# of_copy COPY COMMAND ARGS...: a command of a copy of this harness, in our build folder
+of_copy()
+{
+	local copy=$1 command=$2
+	shift 2
+	COW_BUILD=$BUILD bash "$copy/scripts/cmd/$command" --jobs "$JOBS" "$@"
 }
 
 # leg_with PROGRAM NAME COMMAND...: skipped where the host has no such program

@@ -20,9 +20,18 @@ test_new_test()
 	box new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
 }
 
+# without_explanation MUTANT: what decides whether it is killed
+without_explanation()
+{
+	sed -n -e '2,/^$/p' -e '/^diff --git /,$p' "$1"
+}
+
+# The template is a mutant that check runs, under another name.
 test_new_mutant()
 {
-	box new mutant my-mutant && want_status 0 || return
+	local mutants=$BOX/fixtures/mutants
+	box new mutant my-mutant && want_status 0 &&
+	want_same "$(without_explanation "$mutants/my-mutant.patch")" "$(without_explanation "$mutants/vma-bounds.patch")" || return
 	want_same "$(check_mutant "$BOX/fixtures/mutants/my-mutant.patch")" "" || return
 	box list mutants && want_output '^my-mutant: ' || return
 	box new mutant my_mutant && want_status 2 && want_output 'cannot be the name'

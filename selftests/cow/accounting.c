@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Copies are accounted for: a page that a write fault has replaced, or copied and thrown
- * away because another thread came first, is free again; a copy is charged to the memory
- * cgroup of the process that writes, whose limit it is that counts, and it replaces a
- * page in RSS. True on any kernel.
+ * Accounting of copies, on any kernel. A page that a write fault replaces is freed, and so
+ * is a copy that lost a race to another thread. A copy is charged to the memory cgroup of
+ * the process that writes, whose limit applies; RSS does not change.
  *
- * Everything is measured in cgroups of the test's own, over thousands of faults, so that
- * one page for each fault is far above what per-CPU batches hide, whatever else runs.
+ * The tests measure cgroups of their own over thousands of faults: a leak of one page per
+ * fault is far larger than what per-CPU charge batches hide.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,10 +21,11 @@
 #define WRITERS		4	/* threads that write to the same pages */
 #define TAG		17
 
-/* What the kernel's batches of charges may hide, and the memory of a process */
+/* Tolerance: per-CPU charge batches, and what a process needs besides */
 #define SLACK		(FAULTS / 8)
 
 static size_t ps;
+static bool down;
 
 FIXTURE(accounting)
 {
@@ -36,11 +36,16 @@ FIXTURE(accounting)
 FIXTURE_VARIANT(accounting)
 {
 	int ahead;
+	bool down;	/* write from the last page to the first */
 };
 
 FIXTURE_VARIANT_ADD(accounting, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(accounting, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(accounting, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(accounting, adaptive_down) {
+	.ahead = COW_ADAPTIVE,
+	.down = true,
+};
 
 /* Pages that are charged to it; negative: an error */
 static long charged(const char *cgroup)
@@ -59,6 +64,7 @@ FIXTURE_SETUP(accounting)
 	int i;
 
 	ps = cow_page_size();
+	down = variant->down;
 	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -87,21 +93,17 @@ static int write_alone(char *area)
 	int i;
 
 	for (i = 0; i < NR; i++)
-		cow_touch(area + i * ps, 'w');
+		cow_touch(area + (down ? NR - 1 - i : i) * ps, 'w');
 	return 0;
 }
 
 static void *write_same(void *arg)
 {
-	char *area = arg;
-	int i;
-
-	for (i = 0; i < NR; i++)
-		cow_touch(area + i * ps, 'w');
+	write_alone(arg);
 	return NULL;
 }
 
-/* All threads write to each page, as many as possible at the same time. */
+/* All threads write to the same pages at the same time. */
 static int write_together(char *area)
 {
 	pthread_t thread[WRITERS];
@@ -144,7 +146,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* After the last process has left a cgroup, its pages are free, but for a batch. */
+/* When the last process of a cgroup has exited, at most charge batches are left. */
 static void expect_nothing_left(struct __test_metadata *_metadata,
 				const char *cgroup, write_fn write)
 {
@@ -179,7 +181,7 @@ struct charge {
 	char *area;
 };
 
-/* Pages; what is counted, not what the page tables hold */
+/* In pages, as the kernel counts it */
 static long rss(void)
 {
 	long kb = cow_file_key("/proc/self/status", "RssAnon");
@@ -206,27 +208,34 @@ static int writes_elsewhere(struct cow_child *self, void *arg)
 	return 0;
 }
 
+/* In the owner's cgroup: share the area with a child, and wait until that has ended. */
+static int share_with(cow_child_fn child, struct charge *charge)
+{
+	struct cow_child c;
+
+	/* One CPU only: each CPU has a charge batch. */
+	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
+		return -1;
+	charge->area = cow_map(FAULTS * ps, 0);
+	if (!charge->area)
+		return -2;
+	cow_fill(charge->area, FAULTS * ps, TAG);
+	if (cow_child_fork(&c, child, charge))
+		return -3;
+	return cow_child_wait(&c);
+}
+
 static int owns(struct cow_child *self, void *arg)
 {
 	struct charge *charge = arg;
-	struct cow_child c;
 
 	(void)self;
-	/* One CPU's batches: they are the larger, the more CPUs there are. */
-	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
-		return 1;
-	charge->area = cow_map(FAULTS * ps, 0);
-	if (!charge->area)
-		return 2;
-	cow_fill(charge->area, FAULTS * ps, TAG);
-	if (cow_child_fork(&c, writes_elsewhere, charge))
-		return 3;
-	if (cow_child_wait(&c))
+	if (share_with(writes_elsewhere, charge))
 		return 4;
 	return cow_check(charge->area, FAULTS * ps, TAG) == -1 ? 0 : 5;
 }
 
-/* The one that writes pays for the copies, with cgroup and RSS. */
+/* Copies count in the writer's cgroup and RSS. */
 TEST_F_TIMEOUT(accounting, charged_to_the_writer, TEST_TIMEOUT)
 {
 	struct charge *charge;
@@ -251,7 +260,7 @@ TEST_F_TIMEOUT(accounting, charged_to_the_writer, TEST_TIMEOUT)
 	EXPECT_GT(SLACK, charge->rss_before - charge->rss_after);
 }
 
-/* Runs into the limit of its cgroup: nothing in there can be reclaimed. */
+/* Is OOM-killed at the limit of its cgroup, which has nothing to reclaim. */
 static int writes_beyond_limit(struct cow_child *self, void *arg)
 {
 	struct charge *charge = arg;
@@ -271,21 +280,12 @@ static int writes_beyond_limit(struct cow_child *self, void *arg)
 static int owns_and_outlives(struct cow_child *self, void *arg)
 {
 	struct charge *charge = arg;
-	struct cow_child c;
 
 	(void)self;
-	if (cow_pin_cpu() || cow_cgroup_enter(charge->owner))
-		return 1;
-	charge->area = cow_map(FAULTS * ps, 0);
-	if (!charge->area)
-		return 2;
-	cow_fill(charge->area, FAULTS * ps, TAG);
-	if (cow_child_fork(&c, writes_beyond_limit, charge))
-		return 3;
-	if (cow_child_wait(&c) != 256 + SIGKILL)
+	if (share_with(writes_beyond_limit, charge) != 256 + SIGKILL)
 		return 4;
 	charge->owner_after = charged(charge->owner);
-	/* Now they are all its own, and it may write to them. */
+	/* The parent is the only user now, and writes to all pages. */
 	if (cow_check(charge->area, FAULTS * ps, TAG) != -1)
 		return 5;
 	write_alone(charge->area);
@@ -305,7 +305,7 @@ static int limit(const char *cgroup, long pages)
 	return cow_cgroup_write(cgroup, "memory.max", text);
 }
 
-/* A writer beyond its limit is killed; who shares the pages does not notice. */
+/* A writer that exceeds its limit is OOM-killed; the parent is not affected. */
 TEST_F_TIMEOUT(accounting, killed_at_the_writers_limit, TEST_TIMEOUT)
 {
 	struct charge *charge;
@@ -322,7 +322,7 @@ TEST_F_TIMEOUT(accounting, killed_at_the_writers_limit, TEST_TIMEOUT)
 
 	EXPECT_EQ(0, cow_cgroup_event(charge->owner, "oom_kill"));
 	EXPECT_EQ(1, cow_cgroup_event(charge->writer, "oom_kill"));
-	/* Not before the limit, and not much after it */
+	/* Killed close to the limit */
 	EXPECT_LT(FAULTS / 2 - SLACK, charge->copied);
 	EXPECT_GT(FAULTS / 2 + SLACK, charge->copied);
 	EXPECT_GT(SLACK, charge->owner_after - charge->owner_before);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What vm.cow_precopy_pages=0 does: the pages to copy ahead, and those to make
- * writable ahead, are chosen by what was written around the fault. Which they
- * are is the kernel's business; here is what a program may rely on:
+ * The adaptive window (vm.cow_precopy_pages=0): the kernel chooses the pages to copy
+ * ahead, and those to make writable ahead, by what was written around the fault. The
+ * tests do not know which pages it chooses. They check what a program may rely on:
  *
- * - who writes here and there pays for nothing that he does not use;
- * - who writes much takes few faults, in whatever direction;
- * - at any moment there are not more copies that nobody has written to than
- *   pages that were copied because somebody did;
- * - a page that anybody else still has is copied, never made writable.
+ * - lone writes copy nothing ahead;
+ * - long runs take few faults, in either direction;
+ * - at any time there are at most as many unused copies as pages copied on demand;
+ * - a page that another process still maps is copied, never made writable.
  *
- * The counters are those of this process alone, and exact.
+ * All counters are those of this process, so their values are exact.
  *
  * The environment variable COW_SEED repeats the random orders of a run.
  */
@@ -48,6 +47,7 @@ FIXTURE(adaptive)
 {
 	struct cow_settings saved;
 	struct cow_undo undo;
+	char cgroup[COW_CGROUP_DIR];
 };
 
 /* A whole block may be copied into one large folio, or page by page. */
@@ -61,35 +61,29 @@ FIXTURE_VARIANT_ADD(adaptive, folios) { .folios = true };
 
 FIXTURE_SETUP(adaptive)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
-	reason = cow_setup(&self->saved, COW_ADAPTIVE, COW_WANT_STATS);
+	if (!cow_pfn_visible())
+		SKIP(return, "reading frame numbers needs root");
+	folios = variant->folios;
+	reason = cow_setup_folios(&self->saved, &self->undo, COW_ADAPTIVE, folios,
+				  COW_WANT_STATS);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (!cow_pfn_visible()) {
-		cow_restore(&self->saved);
-		SKIP(return, "reading frame numbers needs root");
-	}
-	folios = variant->folios;
-	reason = folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	ps = cow_page_size();
 	table = cow_pmd_size() / ps;
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 	ASSERT_EQ(0, cow_pin_cpu());
 }
 
 FIXTURE_TEARDOWN_PARENT(adaptive)
 {
+	cow_cgroup_remove(self->cgroup);
 	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
-/* Ends when it is told to, and has found the memory unchanged by then. */
+/* Waits for the parent, then checks that its memory has not changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	size_t len = *(size_t *)arg;
@@ -100,8 +94,8 @@ static int keeps(struct cow_child *self, void *arg)
 }
 
 /*
- * Memory that begins with a page table, all of them in one table of page tables:
- * a run is not looked for beyond that.
+ * Memory aligned to a page table, all of it below one PUD entry: the kernel looks for a
+ * run no farther.
  */
 static char *map_tables(size_t len)
 {
@@ -113,8 +107,8 @@ static char *map_tables(size_t len)
 }
 
 /*
- * nr pages, the first one at this place of its page table, shared with a child
- * (which is gone again if gone says so); advice is 0 or for madvise()
+ * Share nr pages with a child. offset: index of the first page in its page table;
+ * advice: for madvise(), or 0; gone: the child has exited on return
  */
 static void share(struct __test_metadata *_metadata, int nr, size_t offset,
 		  int advice, bool gone)
@@ -140,7 +134,7 @@ static void share(struct __test_metadata *_metadata, int nr, size_t offset,
 	ASSERT_EQ(0, cow_child_settle(&child));
 	if (gone)
 		ASSERT_EQ(0, cow_child_end(&child));
-	/* Our own, whatever is written to them from now on */
+	/* Unshare the pages of these arrays before anything is measured. */
 	memset(written, 0, sizeof(written));
 	memset(pfn_now, 0, sizeof(pfn_now));
 	memset(pfn_then, 0, sizeof(pfn_then));
@@ -156,14 +150,14 @@ static void unshare(struct __test_metadata *_metadata, bool gone)
 	cow_unmap(map, map_len);
 }
 
-/* Write to that many pages in the order of order[]: cost, minflt */
+/* Write to the first nr pages of order[]. Sets cost and minflt */
 static void write_pages(struct __test_metadata *_metadata, int nr)
 {
 	int i;
 
 	for (i = 0; i < nr; i++)
 		written[order[i]] = true;
-	/* Once in vain: what it writes to may be shared with the child, too. */
+	/* The first calls unshare the pages that they write to themselves. */
 	minflt = cow_minflt();
 	ASSERT_EQ(0, cow_stats_read_pid(&after, 0));
 	ASSERT_EQ(0, cow_stats_read_pid(&before, 0));
@@ -175,7 +169,7 @@ static void write_pages(struct __test_metadata *_metadata, int nr)
 	cow_stats_delta(&cost, &before, &after);
 }
 
-/* How many pages were copied that nobody has written to? Of nr pages */
+/* How many of the nr pages were copied and not written to? */
 static int count_unused(int nr)
 {
 	int i, unused = 0;
@@ -187,7 +181,7 @@ static int count_unused(int nr)
 	return unused;
 }
 
-/* Every page that was written to has the 'w', and all else is as before. */
+/* Written pages begin with 'w'; nothing else has changed. */
 static void check_content(struct __test_metadata *_metadata, int nr)
 {
 	const size_t word = sizeof(__u64);
@@ -216,7 +210,7 @@ static void log_cost(struct __test_metadata *_metadata)
 	       cost.v[COW_SUCCESS], cost.v[COW_REUSE_AHEAD], cost.skips);
 }
 
-/* All nr pages written, in faults that copied and ahead of them; no waste */
+/* nr pages written, each copied by a fault or ahead of one, none unused */
 static void expect_copied(struct __test_metadata *_metadata, int nr,
 			  int percent)
 {
@@ -279,7 +273,7 @@ TEST_F_TIMEOUT(adaptive, lone_writes, TEST_TIMEOUT)
 	unshare(_metadata, false);
 }
 
-/* First and last of a VMA and of a page table, where a neighbour is missing */
+/* The first and the last page of a VMA and of a page table */
 TEST_F_TIMEOUT(adaptive, lone_writes_at_edges, TEST_TIMEOUT)
 {
 	size_t offset;
@@ -361,10 +355,10 @@ TEST_F_TIMEOUT(adaptive, madv_random, TEST_TIMEOUT)
 }
 
 /*
- * Runs, and much that is written
+ * Runs and dense writes
  */
 
-/* Copies ahead that a run is worth at most */
+/* The largest window next to a run */
 static int run_window(void)
 {
 	return cow_hw_dirty() ? COW_ADAPTIVE_MAX : 1;
@@ -398,7 +392,7 @@ TEST_F_TIMEOUT(adaptive, backward, TEST_TIMEOUT)
 	unshare(_metadata, false);
 }
 
-/* Two from the middle, page by page */
+/* Two runs from the middle, in turns */
 TEST_F_TIMEOUT(adaptive, both_ways, TEST_TIMEOUT)
 {
 	int i;
@@ -460,7 +454,7 @@ TEST_F_TIMEOUT(adaptive, madv_sequential, TEST_TIMEOUT)
 	}
 }
 
-/* The largest number of pages that one of these writes made ours ahead */
+/* The most pages that one of these writes copied or reused ahead */
 static int largest_window(int nr, enum cow_key key)
 {
 	unsigned long long then, largest = 0;
@@ -514,7 +508,7 @@ TEST_F_TIMEOUT(adaptive, max_is_a_bound, TEST_TIMEOUT)
 	}
 }
 
-/* The window is as large behind the end of a page table as before it. */
+/* The end of a page table does not reset the window. */
 TEST_F_TIMEOUT(adaptive, across_page_tables, TEST_TIMEOUT)
 {
 	const int nr = COW_LONG_RUN + 40, more = 8 * (COW_ADAPTIVE_MAX + 1);
@@ -541,7 +535,7 @@ TEST_F_TIMEOUT(adaptive, across_page_tables, TEST_TIMEOUT)
 	}
 }
 
-/* In a second VMA, what was written in the first says nothing. */
+/* Writes in one VMA do not open a window in the next. */
 TEST_F_TIMEOUT(adaptive, not_across_vmas, TEST_TIMEOUT)
 {
 	const int half = 256;
@@ -626,9 +620,9 @@ static int next_writes(int nr, int max, __u64 *rnd)
 }
 
 /*
- * After each write: not more copies unused than there were copies on demand.
- * The latter are the faults, as every page is shared to begin with. A block of
- * its own has no others to make up for what it wastes.
+ * After each write there are at most as many unused copies as demand faults. (Every
+ * page is shared at first, so each fault copies.) In a single block, faults elsewhere
+ * cannot hide what it wastes.
  */
 TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
 {
@@ -667,7 +661,7 @@ TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
 				if (unused > worst)
 					worst = unused;
 			}
-			/* Each of a few thousand writes; none may loop forever. */
+			/* No write chosen: the loop must end all the same. */
 			if (!n)
 				n = 1;
 		}
@@ -679,7 +673,7 @@ TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
 }
 
 /*
- * A clean PTE says that a copy is not used yet. Nothing may be lost by it.
+ * A clean PTE marks an unused copy. No data may be lost because of it.
  */
 
 TEST_F_TIMEOUT(adaptive, clean_until_written, TEST_TIMEOUT)
@@ -696,7 +690,7 @@ TEST_F_TIMEOUT(adaptive, clean_until_written, TEST_TIMEOUT)
 	EXPECT_EQ(COW_ADAPTIVE_MAX, unused);
 	if (cow_smaps_kb(area, "Private_Clean") < 0)
 		SKIP(return, "no /proc/self/smaps");
-	/* Only their PTEs are clean: what reclaim goes by is not. */
+	/* Only the PTEs are clean; the folios, by which reclaim decides, are dirty. */
 	EXPECT_EQ(0, cow_smaps_kb(area, "Private_Clean"));
 	write_pages(_metadata, 512);
 	EXPECT_EQ(0, cow_smaps_kb(area, "Private_Clean"));
@@ -711,7 +705,7 @@ static int frees_lazily(struct cow_child *self, void *arg)
 	return madvise(area, *len, MADV_FREE) != 0;
 }
 
-/* A child may give up what it shares with its parent, but not for both. */
+/* A child's MADV_FREE must not discard the parent's data. */
 TEST_F_TIMEOUT(adaptive, lazyfree_by_a_child, TEST_TIMEOUT)
 {
 	struct cow_child other;
@@ -731,7 +725,7 @@ TEST_F_TIMEOUT(adaptive, lazyfree_by_a_child, TEST_TIMEOUT)
 	unshare(_metadata, true);
 }
 
-/* What is clean must not be dropped when memory is reclaimed. */
+/* Reclaim must not drop an unused copy because its PTE is clean. */
 TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
 {
 	const int nr = 512, run = 16 * (COW_ADAPTIVE_MAX + 1) + 1;
@@ -765,13 +759,13 @@ TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
  * Large folios
  */
 
-/* How many blocks of 64 kB have their frames in a row, and aligned? */
-static int count_blocks(int nr)
+/* How many blocks of 64 kB, of nr pages at p, have their frames in a row, and aligned? */
+static int count_blocks(const char *p, int nr)
 {
 	const int size = 65536 / ps;
 	int i, k, blocks = 0;
 
-	if (cow_pfns(area, nr, pfn_now))
+	if (cow_pfns(p, nr, pfn_now))
 		return -1;
 	for (i = 0; i + size <= nr; i += size) {
 		for (k = 0; k < size; k++)
@@ -780,6 +774,24 @@ static int count_blocks(int nr)
 		blocks += k == size;
 	}
 	return blocks;
+}
+
+/*
+ * Have the kernel find memory in one piece for so many blocks of 64 kB, by compaction
+ * if it must, and free it. False if there is none.
+ */
+static bool make_free_blocks(int nr)
+{
+	const int size = 65536 / ps;
+	char *p = cow_map(nr * ps, 65536);
+	bool found;
+
+	if (!p || madvise(p, nr * ps, MADV_HUGEPAGE))
+		return false;
+	cow_fill(p, nr * ps, TAG);
+	found = count_blocks(p, nr) == nr / size;
+	cow_unmap(p, nr * ps);
+	return found;
 }
 
 /* Where the window is a whole block, its copies are one folio if allowed. */
@@ -796,17 +808,19 @@ TEST_F_TIMEOUT(adaptive, whole_blocks, TEST_TIMEOUT)
 			order_downward(nr);
 		else
 			order_upward(nr);
+		if (folios && !make_free_blocks(nr))
+			SKIP(return, "too little memory in blocks of 64 kB");
 		write_pages(_metadata, nr);
 		expect_copied(_metadata, nr, run_percent());
-		/* Some may have found no memory in one piece. */
+		/* Not those at the start of the run, where windows are small. */
 		if (folios && cow_hw_dirty())
-			EXPECT_GE(count_blocks(nr), nr / size / 2);
+			EXPECT_GE(count_blocks(area, nr), nr / size / 2);
 		check_content(_metadata, nr);
 		unshare(_metadata, false);
 	}
 }
 
-/* Not every kernel makes a page of a large folio writable without a copy. */
+/* Not every kernel reuses a page of a large folio. */
 static bool page_is_reused(struct __test_metadata *_metadata, int page)
 {
 	__u64 then, now;
@@ -820,7 +834,7 @@ static bool page_is_reused(struct __test_metadata *_metadata, int page)
 	return then == now;
 }
 
-/* What was copied ahead is shared once more, whole or in part. */
+/* Pages that were copied ahead are shared again with a second child. */
 TEST_F_TIMEOUT(adaptive, second_generation, TEST_TIMEOUT)
 {
 	static const struct {
@@ -880,10 +894,10 @@ TEST_F_TIMEOUT(adaptive, second_generation, TEST_TIMEOUT)
 }
 
 /*
- * Nobody tracks the writes to new memory, so its pages may be copied ahead, and
- * be written to without a fault. Then it becomes a part of memory that is tracked,
- * and it must be seen that they were written. Of three ranges side by side, one is
- * new, and the one in the middle can be executed, until they become one.
+ * A VMA mapped after clear_refs has soft-dirty tracking off, so its pages may be copied
+ * ahead and then written without a fault. When it merges with a tracked VMA, those pages
+ * must be reported soft-dirty. There are three adjacent VMAs, one of which is new; they
+ * merge when the middle one loses PROT_EXEC.
  */
 TEST_F_TIMEOUT(adaptive, soft_dirty_and_merged, TEST_TIMEOUT)
 {
@@ -983,7 +997,7 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_of_pinned, TEST_TIMEOUT)
 }
 
 /*
- * Pages that nobody else has (any more)
+ * Pages that no other process maps any more
  */
 
 TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
@@ -1011,7 +1025,7 @@ TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
 			ASSERT_EQ(pfn_then[i], pfn_now[i]);
 		check_content(_metadata, NR);
 
-		/* A new child has all that, and none of what comes later. */
+		/* A new child inherits these pages and sees no later write. */
 		cow_fill(area, len, TAG);
 		ASSERT_EQ(0, cow_child_fork(&child, keeps, &len));
 		ASSERT_EQ(1, cow_child_recv(&child));
@@ -1027,7 +1041,7 @@ TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
 	}
 }
 
-/* Which pages a second process still has: a bitmap by number and seed */
+/* Does the second process still map this page? */
 static bool still_shared(int page, __u64 pattern)
 {
 	__u64 state = pattern ^ page;
@@ -1066,7 +1080,7 @@ static int keeps_some(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* The other process has some of the pages: copied. The rest: reused. */
+/* Pages that the other process still maps are copied, the others are reused. */
 TEST_F_TIMEOUT(adaptive, partly_shared, TEST_TIMEOUT)
 {
 	struct sharer s = { .nr = 1024 };
@@ -1105,8 +1119,8 @@ TEST_F_TIMEOUT(adaptive, partly_shared, TEST_TIMEOUT)
 }
 
 /*
- * Windows next to a run of pages that were made writable without a copy: that
- * took few faults, but a quarter of such a run may go unused on top of them.
+ * Windows next to a run of reused pages. Such a run took few faults, so unused copies
+ * may exceed the number of faults by a quarter of the run.
  */
 static int keeps_outside(struct cow_child *self, void *arg)
 {
@@ -1209,7 +1223,7 @@ TEST_F_TIMEOUT(adaptive, referenced_by_a_pipe, TEST_TIMEOUT)
 	free(buf);
 }
 
-/* In the swap cache, and nobody else has them: reused, and nothing is lost */
+/* Pages in the swap cache that no other process maps: reused, no data lost */
 TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
 {
 	const int nr = 512;
@@ -1232,8 +1246,8 @@ TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
 }
 
 /*
- * In the swap cache, and the child gives pages up while we copy them: whoever is
- * the last one to have a page also takes it out of the swap cache.
+ * Pages in the swap cache that the child unmaps while the parent copies them: the last
+ * user of a page must remove it from the swap cache.
  */
 
 struct dropper {
@@ -1242,7 +1256,7 @@ struct dropper {
 	int at;		/* shared with the child: the page that we write to */
 };
 
-/* Somewhere in a fault, be it one of hundreds of nanoseconds or of microseconds */
+/* A random delay that ends within a fault, which takes 100 ns to many microseconds */
 static void wait_in_fault(const struct dropper *d, int at, __u64 *rnd)
 {
 	__u64 turns = cow_rand(rnd) % (1 << cow_rand(rnd) % 16);
@@ -1276,16 +1290,16 @@ static int drops_what_is_copied(struct cow_child *self, void *arg)
 }
 
 /*
- * d->nr pages, ours and the child's. That they stay in the swap cache after the
- * second of us has read them takes a third one who has not. Return: how many are
- * in the swap cache
+ * Share d->nr pages in the swap cache with the child. They stay there after both have
+ * read them because a third process has not. Waits for the end of writeback, during
+ * which a page cannot be removed from the swap cache. Return: how many are in it
  */
-static long share_swap_cache(struct __test_metadata *_metadata,
-			     struct dropper *d)
+static int share_swap_cache(struct __test_metadata *_metadata,
+			    struct dropper *d)
 {
-	long cached = cow_meminfo_kb("SwapCached");
 	struct cow_child third;
-	int i;
+	int i, cached = 0;
+	__u64 flags;
 
 	map_len = d->nr * ps;
 	map = map_tables(map_len);
@@ -1302,17 +1316,21 @@ static long share_swap_cache(struct __test_metadata *_metadata,
 	for (i = 0; i < d->nr; i++)
 		cow_peek(area + i * ps);
 	ASSERT_EQ(0, cow_child_end(&third));
+	for (i = 0; i < d->nr; i++) {
+		do {
+			flags = cow_page_flags(area + i * ps);
+		} while (flags & COW_KPF_WRITEBACK);
+		cached += !!(flags & COW_KPF_SWAPCACHE);
+	}
 	memset(written, 0, sizeof(written));
-	return (cow_meminfo_kb("SwapCached") - cached) * 1024 / (long)ps;
+	return cached;
 }
 
-/* Return: the kB that are left in the swap cache, or -1 if they never were in it */
-static long drop_and_copy(struct __test_metadata *_metadata, struct dropper *d)
+/* Return: how many pages were in the swap cache to begin with */
+static int drop_and_copy(struct __test_metadata *_metadata, struct dropper *d)
 {
-	long before_it = cow_meminfo_kb("SwapCached"), cached;
-	int i;
+	int i, cached = share_swap_cache(_metadata, d);
 
-	cached = share_swap_cache(_metadata, d);
 	for (i = 0; i < d->nr; i++) {
 		__atomic_store_n(&d->at, i, __ATOMIC_RELEASE);
 		cow_touch(area + i * ps, 'w');
@@ -1321,41 +1339,37 @@ static long drop_and_copy(struct __test_metadata *_metadata, struct dropper *d)
 	__atomic_store_n(&d->at, d->nr, __ATOMIC_RELEASE);
 	check_content(_metadata, d->nr);
 	unshare(_metadata, false);
-	if (cached < d->nr / 2)
-		return -1;
-	cached = cow_meminfo_kb("SwapCached");
-	return cached > before_it ? cached - before_it : 0;
+	return cached;
 }
 
 TEST_F_TIMEOUT(adaptive, dropped_from_swap_while_copied, TEST_TIMEOUT)
 {
+	const char *reason = cow_cgroup_make(self->cgroup, "cow_adaptive");
 	const int nr = 512, rounds = 24;
 	struct dropper *d;
-	int try, round;
-	long left, sum;
+	int round;
+	long left;
 
+	if (reason)
+		SKIP(return, "%s", reason);
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP(return, "one CPU");
 	d = mmap(NULL, sizeof(*d), PROT_READ | PROT_WRITE,
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, d);
+	ASSERT_EQ(0, cow_cgroup_enter(self->cgroup));
 	d->nr = nr;
-	/* Others may swap, too; but not each time. */
-	for (try = 0; try < COW_TRIES; try++) {
-		sum = 0;
-		for (round = 0; round < rounds; round++) {
-			d->rnd = seed + round;
-			left = drop_and_copy(_metadata, d);
-			if (left < 0)
-				SKIP(return, "pages do not stay in the swap cache");
-			sum += left;
-		}
-		if (!sum)
-			break;
-		TH_LOG("try %d: %ld kB are left in the swap cache; COW_SEED=%llu",
-		       try + 1, sum, seed);
+	for (round = 0; round < rounds; round++) {
+		d->rnd = seed + round;
+		if (drop_and_copy(_metadata, d) < nr / 2)
+			SKIP(return, "pages do not stay in the swap cache");
 	}
-	EXPECT_EQ(0, sum);
+	left = cow_cgroup_unmapped(self->cgroup, COW_KPF_SWAPCACHE);
+	if (left == -ENOENT)
+		SKIP(return, "no /proc/kpagecgroup");
+	EXPECT_EQ(0, left)
+		TH_LOG("unmapped pages are left in the swap cache; COW_SEED=%llu",
+		       seed);
 }
 
 TEST_HARNESS_MAIN

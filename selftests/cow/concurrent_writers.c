@@ -161,7 +161,7 @@ static __u64 *word_at(struct job *job, char *area, size_t page, size_t word)
 	return (__u64 *)(area + page * job->ps) + word;
 }
 
-/* Does somebody unmap this page, and so on? */
+/* Is this page in a stripe that is unmapped, moved, protected or discarded? */
 static bool disturbed(struct job *job, size_t page)
 {
 	return job->disturbance != NO_DISTURBANCE && (page / STRIPE) % 2;
@@ -175,7 +175,7 @@ static bool owned(struct job *job, unsigned int writer, size_t page,
 	*step = 1;
 	if (disturbed(job, page))
 		return false;
-	/* The stripes in between do not count: they are not there for us. */
+	/* The stripes in between belong to the disturbing thread: skip them. */
 	if (job->disturbance != NO_DISTURBANCE)
 		page = page / (2 * STRIPE) * STRIPE + page % STRIPE;
 	switch (job->grain) {
@@ -323,7 +323,7 @@ static bool do_dontneed(struct job *job, size_t page, unsigned int round)
 			     errno);
 			return false;
 		}
-		/* Else somebody has put the old page back. */
+		/* Otherwise the old page has come back. */
 		if (!check_zero(job, job->area, page + i,
 				"not zero after MADV_DONTNEED"))
 			return false;
@@ -481,7 +481,7 @@ struct snapshot {
 	unsigned int (*published)[PAGES];
 };
 
-/* Forked when nobody wrote: all is as it was after the round before. */
+/* Forked between two rounds: sees the memory as after the earlier one, for ever. */
 static int check_snapshot(struct cow_child *self, void *arg)
 {
 	struct snapshot *snap = arg;
@@ -503,9 +503,8 @@ static int check_snapshot(struct cow_child *self, void *arg)
 }
 
 /*
- * Forked while the others write: a word is what it was before the round or
- * after it, the latter if its writer had said so before the fork. From then on
- * it stays the same.
+ * Forked during a round: each word is from before or after this round's write, and from
+ * after it if the writer had published that before the fork. It never changes again.
  */
 static int check_midway(struct cow_child *self, void *arg)
 {
@@ -564,7 +563,7 @@ static int check_midway(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* Forks while the others write, and reaps when they do not any more. */
+/* Forks while the others write, and reaps after the round. */
 static void forker(struct thread *t, unsigned int round)
 {
 	static unsigned int published[MAX_WRITERS][PAGES];
@@ -784,26 +783,18 @@ FIXTURE_VARIANT_ADD(concurrent_writers, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(concurrent_writers, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(concurrent_writers, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(concurrent_writers, adaptive_folios) {
-	.ahead = COW_ADAPTIVE,
-	.folios = true,
-};
+FIXTURE_VARIANT_ADD(concurrent_writers, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
 
 FIXTURE_SETUP(concurrent_writers)
 {
 	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
-	ASSERT_EQ(cow_count(&self->before), 0);
+	ASSERT_EQ(cow_count_own(&self->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(concurrent_writers)
@@ -812,21 +803,11 @@ FIXTURE_TEARDOWN_PARENT(concurrent_writers)
 	cow_restore(&self->saved);
 }
 
-/* Pages copied ahead since the test began; without any it tested nothing. */
-static unsigned long long copied_ahead(const struct cow_stats *before)
-{
-	struct cow_stats now, delta;
-
-	if (cow_count(&now))
-		return 0;
-	cow_stats_delta(&delta, before, &now);
-	return delta.v[COW_SUCCESS];
-}
-
+/* Or else it tested nothing. */
 static void expect_ahead(struct __test_metadata *_metadata,
 			 const struct cow_stats *before, int ahead)
 {
-	unsigned long long copied = copied_ahead(before);
+	unsigned long long copied = cow_copied_ahead(before);
 
 	EXPECT_EQ(copied > 0, ahead != 0)
 		TH_LOG("%llu pages were copied ahead", copied);
@@ -1071,14 +1052,14 @@ static void stale_tlb(struct __test_metadata *_metadata, bool backward)
 	munmap(job.ctl, sizeof(*job.ctl));
 }
 
-/* Else the writes took faults of their own, and nothing was tested. */
+/* Without copies ahead there was no old translation to flush: nothing was tested. */
 static void expect_ahead_of(struct __test_metadata *_metadata,
 			    const struct cow_stats *before, int ahead)
 {
 	unsigned int pages = TLB_PAGES - cow_upward(TLB_PAGES, ahead,
 						    false).faults;
 
-	EXPECT_GE(copied_ahead(before),
+	EXPECT_GE(cow_copied_ahead(before),
 		  (unsigned long long)wanted_rounds() * pages);
 }
 
@@ -1091,7 +1072,7 @@ TEST_F_TIMEOUT(concurrent_writers, stale_tlb, TEST_TIMEOUT)
 TEST_F_TIMEOUT(concurrent_writers, stale_tlb_below, TEST_TIMEOUT)
 {
 	stale_tlb(_metadata, true);
-	/* A fixed window only lies above the fault. */
+	/* A fixed window is always above the fault. */
 	if (variant->ahead == COW_ADAPTIVE)
 		expect_ahead_of(_metadata, &self->before, variant->ahead);
 }

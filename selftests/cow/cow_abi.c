@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What programs and scripts see of the copy-on-write counters
+ * The interfaces of the copy-on-write counters, as programs and scripts use them
  *
- * /proc/cow_stats: its keys, their order and format, who may read and reset
- * it, and that its numbers are those of faults whose number is known.
- * /proc/<pid>/cow_stats and /proc/cow_histogram: the same, as far as one process
- * does not need others for it, see cow_counts.c. The vm.cow_* sysctls: what they
- * take and what they refuse. The trace events and the line in the kernel log.
+ * /proc/cow_stats, /proc/<pid>/cow_stats and /proc/cow_histogram: keys, order, format, who
+ * may read and reset them, and the values for a known number of faults. The vm.cow_*
+ * sysctls: which values they accept. The trace events and the line in the kernel log.
  *
- * The counters are those of the whole system. Where a number has to be exact,
- * the measurement is repeated if something else has faulted meanwhile.
+ * Exact values are those of this process' counters. Other processes add to the system's,
+ * which therefore are lower bounds here; cow_counts.c tests their exact values.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,6 +16,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +30,6 @@
 #include "cow_helpers.h"
 
 #define PAGES		64	/* a multiple of any window and the page itself */
-#define TRIES		5
 #define NOBODY		65534
 #define FILE_SIZE	65536	/* more than the histogram has with all buckets used */
 #define PROCESS_FILE	"/proc/self/cow_stats"
@@ -61,7 +59,7 @@ FIXTURE_SETUP(cow_abi)
 	if (reason)
 		SKIP(return, "%s", reason);
 	self->ps = cow_page_size();
-	/* One CPU's clock and counters, and no folio in another one's batch. */
+	/* No folio may be in another CPU's LRU batch: it would be copied, not reused. */
 	ASSERT_EQ(cow_pin_cpu(), 0);
 }
 
@@ -89,11 +87,14 @@ enum kind {
 	NR_KINDS
 };
 
-/* What writing PAGES of them did, after - before */
+/* What the last count_writes() added to the system's counters, at least */
+static struct cow_stats system_delta;
+
+/* What writing PAGES of them added to the counters of this process */
 static int count_writes(struct cow_stats *delta, enum kind kind, char *area)
 {
+	static struct cow_stats before, after, system_before, system_after;
 	size_t ps = cow_page_size(), i;
-	struct cow_stats before, after;
 	struct cow_child child;
 	int ret = 0;
 
@@ -110,19 +111,19 @@ static int count_writes(struct cow_stats *delta, enum kind kind, char *area)
 	}
 	if (kind == LEFT && cow_child_end(&child))
 		return -ECHILD;
-	/*
-	 * The first one writes to what the others need themselves: @after may
-	 * be on a page of the stack of its own, and that is shared, too.
-	 */
-	ret = cow_stats_read(&after) ?: cow_stats_read(&before);
+	/* The first reads unshare the pages that the reads themselves write to. */
+	ret = cow_stats_read(&system_after) ?: cow_stats_read_pid(&after, 0) ?:
+	      cow_stats_read(&system_before) ?: cow_stats_read_pid(&before, 0);
 	for (i = 0; i < PAGES; i++)
 		cow_touch(area + i * ps, 2);
-	ret = ret ?: cow_stats_read(&after);
+	ret = ret ?: cow_stats_read_pid(&after, 0) ?: cow_stats_read(&system_after);
 	if (kind == SHARED && cow_child_end(&child))
 		return -ECHILD;
-	if (!ret)
-		cow_stats_delta(delta, &before, &after);
-	return ret;
+	if (ret)
+		return ret;
+	cow_stats_delta(delta, &before, &after);
+	cow_stats_delta(&system_delta, &system_before, &system_after);
+	return 0;
 }
 
 static char *map_pages(enum kind kind)
@@ -167,20 +168,18 @@ static unsigned long long expected_reuses(int ahead)
 	return cow_upward(PAGES, ahead, true).faults;
 }
 
-/* Nothing counts any more: read the counters until they stand still. */
+/* Switch all counting off, and read the counters until faults in progress have ended. */
 static int read_frozen(struct cow_stats *s)
 {
 	struct cow_stats again;
-	int i, ret;
+	int ret;
 
 	ret = cow_sysctl_write("cow_stats", 0) ?:
 	      cow_sysctl_write("cow_precopy", 0);
-	for (i = 0; !ret && i < 100; i++) {
-		ret = cow_stats_read(s) ?: cow_stats_read(&again);
-		if (!ret && !memcmp(s, &again, sizeof(*s)))
-			return 0;
-	}
-	return ret ?: -EAGAIN;
+	do {
+		ret = ret ?: cow_stats_read(s) ?: cow_stats_read(&again);
+	} while (!ret && memcmp(s, &again, sizeof(*s)));
+	return ret;
 }
 
 static int reset(void)
@@ -264,7 +263,7 @@ static int freeze(void)
 	return ret ?: stats || precopy ? -EACCES : 0;
 }
 
-/* Whatever it is read with, the content is the same. */
+/* The content is the same for any size of read. */
 static void check_partial_reads(struct __test_metadata *_metadata,
 				const char *path)
 {
@@ -298,7 +297,7 @@ static void check_partial_reads(struct __test_metadata *_metadata,
 		ASSERT_EQ(memcmp(buf, whole, len), 0)
 			TH_LOG("in chunks of %zu bytes", chunks[i]);
 	}
-	/* Backward, so that each one has to start anew. */
+	/* Backward, so that each read starts from the beginning again. */
 	for (off = len - 1; off >= 0; off -= 13) {
 		n = pread(fd, buf, 20, off);
 		ASSERT_EQ(n, len - off < 20 ? len - off : 20);
@@ -339,7 +338,7 @@ TEST_F_TIMEOUT(cow_abi, histogram_partial_reads, TEST_TIMEOUT)
 	check_partial_reads(_metadata, HIST_FILE);
 }
 
-/* Not even root can write to these, and trying changes nothing. */
+/* Even root cannot write to these; an attempt changes nothing. */
 static void check_read_only(struct __test_metadata *_metadata,
 			    const char *path, mode_t mode)
 {
@@ -458,7 +457,7 @@ struct files {
 	int own;
 };
 
-/* As nobody, what belongs to whom: 0, or the number of the check that failed */
+/* As nobody: whose files may be read? 0, or the number of the check that failed */
 static int check_nobodys_own(struct cow_child *self, void *arg)
 {
 	struct files *files = arg;
@@ -471,7 +470,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
 	    setresuid(NOBODY, NOBODY, NOBODY))
 		return 2;
-	/* Root's: neither by its name nor through what root has opened */
+	/* Root's process: neither by path nor by a descriptor that root has opened */
 	snprintf(path, sizeof(path), "/proc/%d/cow_stats", self->pid);
 	if (open(path, O_RDONLY) >= 0 || errno != EACCES)
 		return 3;
@@ -479,7 +478,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 		return 4;
 	if (pread(files->parents, buf, sizeof(buf), 0) >= 0 || errno != EACCES)
 		return 5;
-	/* Its own: root's until it is dumpable again, but already open */
+	/* Its own file belongs to root until it is dumpable again; but it is open already. */
 	if (pread(files->own, buf, sizeof(buf), 0) <= 0)
 		return 6;
 	if (prctl(PR_SET_DUMPABLE, 1))
@@ -510,8 +509,8 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 }
 
 /*
- * /proc/vmstat counts the faults of everybody, without any switch. Others may take
- * some meanwhile: at least ours.
+ * /proc/vmstat counts the faults of all processes, and has no switch. Other processes
+ * may fault at the same time, so the counts are lower bounds.
  */
 TEST_F_TIMEOUT(cow_abi, vmstat, TEST_TIMEOUT)
 {
@@ -605,7 +604,7 @@ TEST_F_TIMEOUT(cow_abi, reset, TEST_TIMEOUT)
 		ASSERT_EQ(faults_of(&delta, SHARED), 0);
 		ASSERT_EQ(faults_of(&delta, LEFT), 0);
 		ASSERT_EQ(read_frozen(&s), 0);
-		/* From zero again after the last reset, so: at least these. */
+		/* The last reset set them to zero; other processes may add to them. */
 		ASSERT_GE(s.v[COW_FAULTS], expected_faults(variant->ahead));
 		ASSERT_GE(s.v[COW_REUSED], expected_reuses(variant->ahead));
 		ASSERT_GE(s.v[COW_REUSED] + s.v[COW_REUSE_AHEAD],
@@ -644,17 +643,18 @@ static void check_faults(struct __test_metadata *_metadata, enum kind kind,
 			 unsigned long long attempts)
 {
 	unsigned long long reuse_ahead = kind == LEFT ? PAGES - reused : 0;
+	static const int keys[] = {
+		COW_FAULTS, COW_REUSED, COW_REUSE_AHEAD, COW_ATTEMPTS, COW_SUCCESS,
+		COW_TOTAL_NS, COW_FAULT_TOTAL_NS,
+	};
 	struct cow_stats delta;
-	int i;
+	size_t i;
 
-	for (i = 0; i < TRIES; i++) {
-		ASSERT_EQ(faults_of(&delta, kind), 0);
-		if (delta.v[COW_FAULTS] == faults &&
-		    delta.v[COW_REUSED] == reused &&
-		    delta.v[COW_REUSE_AHEAD] == reuse_ahead &&
-		    delta.v[COW_ATTEMPTS] == attempts)
-			break;
-	}
+	ASSERT_EQ(faults_of(&delta, kind), 0);
+	/* Other processes add to these; cow_counts.c tests the exact values. */
+	for (i = 0; i < ARRAY_SIZE(keys); i++)
+		EXPECT_GE(system_delta.v[keys[i]], delta.v[keys[i]])
+			TH_LOG("%s of the system", cow_key_names[keys[i]]);
 	EXPECT_EQ(delta.v[COW_REUSE_AHEAD], reuse_ahead);
 	EXPECT_EQ(delta.v[COW_FAULTS], faults);
 	EXPECT_EQ(delta.v[COW_REUSED], reused);
@@ -694,22 +694,25 @@ TEST_F_TIMEOUT(cow_abi, count_reused, TEST_TIMEOUT)
 /* Each page that was made writable is one pgreuse, in a fault or ahead of it. */
 TEST_F_TIMEOUT(cow_abi, count_pgreuse, TEST_TIMEOUT)
 {
-	long long before, after = 0, want = PAGES;
-	struct cow_stats delta;
-	int i;
+	static struct cow_stats delta, others, others_end;
+	long long count, want = PAGES;
 
+	if (!is_root())
+		SKIP(return, COW_NEEDS);
 	if (cow_file_key("/proc/vmstat", "pgreuse") < 0)
 		SKIP(return, "no pgreuse in /proc/vmstat");
-	for (i = 0; i < TRIES; i++) {
-		before = cow_file_key("/proc/vmstat", "pgreuse");
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	/* The counter is system-wide: repeat while other processes have faults. */
+	do {
+		ASSERT_EQ(cow_count_others(&others), 0);
+		count = -cow_file_key("/proc/vmstat", "pgreuse");
 		ASSERT_EQ(faults_of(&delta, LEFT), 0);
-		after = cow_file_key("/proc/vmstat", "pgreuse") - before;
-		/* Reading the file takes some of our own. */
-		if (after >= want && after < want + PAGES / 2)
-			break;
-	}
-	EXPECT_GE(after, want);
-	EXPECT_LT(after, want + PAGES / 2);
+		count += cow_file_key("/proc/vmstat", "pgreuse");
+		ASSERT_EQ(cow_count_others(&others_end), 0);
+		EXPECT_GE(count, want);
+		/* The fork and the reads take some of our own. */
+	} while (count >= want + PAGES / 2 && memcmp(&others, &others_end, sizeof(others)));
+	EXPECT_LT(count, want + PAGES / 2);
 }
 
 /* Pages of a file are copied one by one. */
@@ -721,7 +724,7 @@ TEST_F_TIMEOUT(cow_abi, count_file, TEST_TIMEOUT)
 	check_faults(_metadata, FILE_PAGES, PAGES, 0, 0);
 }
 
-/* Each kind of counter has its own switch. */
+/* vm.cow_stats and vm.cow_precopy each switch their own counters. */
 TEST_F_TIMEOUT(cow_abi, switches, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
@@ -849,7 +852,7 @@ static void check_buckets(struct __test_metadata *_metadata,
 		ASSERT_LE(b[i].lowest, b[i].highest);
 		if (i)
 			ASSERT_GT(b[i].lowest, b[i - 1].highest);
-		/* What is promised is 1/64 to either side of the middle. */
+		/* The documented precision is 1/64 to either side of the middle. */
 		width = b[i].highest - b[i].lowest + 1;
 		EXPECT_TRUE(width == 1 || 32 * width <= b[i].lowest)
 			TH_LOG("%llu to %llu", b[i].lowest, b[i].highest);
@@ -869,7 +872,7 @@ static unsigned long long clamp(unsigned long long val, unsigned long long low,
 	return val < low ? low : val > high ? high : val;
 }
 
-/* The distributions are of what was counted, and the percentiles are theirs. */
+/* The histograms match the counters, and the percentiles match the histograms. */
 TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 {
 	static const struct {
@@ -945,7 +948,7 @@ TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 	EXPECT_EQ(cow_hist_total(&faults), 0ULL);
 }
 
-/* Every page that was looked at is counted once more, by what became of it. */
+/* attempts is the sum of success and all skip counters. */
 TEST_F_TIMEOUT(cow_abi, attempts_add_up, TEST_TIMEOUT)
 {
 	size_t ps = self->ps, len = PAGES * ps;
@@ -1119,7 +1122,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_refuses, TEST_TIMEOUT)
 	memset(huge, '1', sizeof(huge));
 	huge[sizeof(huge) - 1] = '\0';
 	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
-		/* From each value, as a wrong one might happen to be that. */
+		/* Start from each valid value, as a wrong write might happen to set it. */
 		for (k = 0; knobs[i].good[k]; k++) {
 			const char *now = knobs[i].good[k];
 
@@ -1163,7 +1166,7 @@ TEST_F_TIMEOUT(cow_abi, sysctl_two_numbers, TEST_TIMEOUT)
 	}
 }
 
-/* What is refused leaves the kernel doing what it did, too. */
+/* A refused write does not change the kernel's behaviour. */
 TEST_F_TIMEOUT(cow_abi, sysctl_refused_has_no_effect, TEST_TIMEOUT)
 {
 	unsigned long long faults = expected_faults(variant->ahead);
@@ -1208,7 +1211,13 @@ TEST_F_TIMEOUT(cow_abi, max_is_for_adaptive, TEST_TIMEOUT)
  * The kernel log
  */
 
-/* Lines about this process; -errno without a log, or if one has an address */
+/* The name of this process while nothing may be logged about it */
+#define SILENT	"cow_silent"
+
+/*
+ * Lines about this process; -errno without a log, -EPROTO if one has an address or
+ * SILENT
+ */
 static int log_lines(int fd)
 {
 	char buf[8192], *p;
@@ -1227,7 +1236,7 @@ static int log_lines(int fd)
 		if (!p)
 			continue;
 		/* No address of a program is in the log. */
-		if (strstr(p, "0x"))
+		if (strstr(p, "0x") || strstr(p, SILENT))
 			return -EPROTO;
 		p = strchr(p, '[');
 		if (p && sscanf(p, "[%d] copied a page in %*u ns, fault", &pid) == 1 &&
@@ -1239,8 +1248,8 @@ static int log_lines(int fd)
 /* One line per vm.cow_sample_interval faults that copied, none if it is 0. */
 TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 {
+	int fd, found, lines = 0, most = 1;
 	struct cow_stats delta;
-	int fd, lines = 0, try, waited;
 	char *area;
 
 	if (!is_root())
@@ -1250,41 +1259,41 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
 		SKIP(return, "no /dev/kmsg");
 	/* Without windows in between, to know how many faults these are */
 	ASSERT_EQ(cow_sysctl_write("cow_precopy", 0), 0);
-	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	area = map_pages(SHARED);
 	ASSERT_NE(area, NULL);
-
-	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 0), 0);
 	ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
+
+	/* Not for an interval of 0, and not while the timing is off */
+	ASSERT_EQ(prctl(PR_SET_NAME, SILENT), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 0), 0);
 	ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
-	EXPECT_EQ(log_lines(fd), 0);
-
-	/* Others may have used up what the rate limit grants: 10 in 5 s. */
-	for (try = 0; try < COW_TRIES; try++) {
-		if (try)
-			sleep(6);
-		ASSERT_EQ(cow_sysctl_write("cow_sample_interval", PAGES / 2),
-			  0);
-		ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
-		ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
-		/* A worker of the kernel prints them. */
-		for (lines = 0, waited = 0; !lines && waited < 1000; waited++) {
-			usleep(10000);
-			lines = log_lines(fd);
-		}
-		if (lines)
-			break;
-	}
-	EXPECT_GE(lines, 1);
-	/* Two, and one from what was counted before */
-	EXPECT_LE(lines, 3);
-
-	/* Not while the timing is off */
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
 	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", 1), 0);
-	ASSERT_GE(lseek(fd, 0, SEEK_END), 0);
 	ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
-	EXPECT_EQ(log_lines(fd), 0);
+
+	/*
+	 * A kernel worker prints the lines in order, at most 10 in 5 seconds, which other
+	 * processes may have used up: repeat until one is there.
+	 */
+	ASSERT_EQ(prctl(PR_SET_NAME, "cow_logged"), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_sample_interval", PAGES / 2), 0);
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
+	while (!lines) {
+		struct pollfd log = { .fd = fd, .events = POLLIN };
+
+		ASSERT_EQ(count_writes(&delta, SHARED, area), 0);
+		most += 2;
+		poll(&log, 1, 100);
+		found = log_lines(fd);
+		ASSERT_LE(0, found)
+			TH_LOG("%s", found == -EPROTO ?
+			       "an address, or a fault that must not be logged" :
+			       strerror(-found));
+		lines += found;
+	}
+	/* One more for faults counted before the test. */
+	EXPECT_LE(lines, most);
 	cow_unmap(area, PAGES * self->ps);
 	close(fd);
 }

@@ -7,6 +7,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cow_helpers.h"
@@ -84,7 +86,7 @@ bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 	char old[128], *start, *end;
 	int i;
 
-	/* Changed before: what was there first is what counts. */
+	/* Changed before: keep the first saved value. */
 	for (i = 0; i < undo->nr; i++)
 		if (!strcmp(undo->file[i].path, path))
 			return !cow_write_file(path, value);
@@ -157,6 +159,45 @@ int cow_count(struct cow_stats *s)
 {
 	memset(s, 0, sizeof(*s));
 	return cow_missing() ? 0 : cow_stats_read(s);
+}
+
+int cow_count_own(struct cow_stats *s)
+{
+	memset(s, 0, sizeof(*s));
+	return cow_missing() ? 0 : cow_stats_read_pid(s, 0);
+}
+
+unsigned long long cow_copied_ahead(const struct cow_stats *before)
+{
+	struct cow_stats now, delta;
+
+	if (cow_count_own(&now))
+		return 0;
+	cow_stats_delta(&delta, before, &now);
+	return delta.v[COW_SUCCESS] + delta.v[COW_CHILDREN_SUCCESS];
+}
+
+int cow_count_others(struct cow_stats *sum)
+{
+	struct cow_stats one;
+	struct dirent *entry;
+	DIR *proc;
+	pid_t pid;
+	int i;
+
+	memset(sum, 0, sizeof(*sum));
+	proc = opendir("/proc");
+	if (!proc)
+		return -errno;
+	while ((entry = readdir(proc))) {
+		pid = atoi(entry->d_name);
+		if (pid <= 0 || pid == getpid() || cow_stats_read_pid(&one, pid))
+			continue;
+		for (i = 0; i < COW_NR_KEYS; i++)
+			sum->v[i] += one.v[i];
+	}
+	closedir(proc);
+	return 0;
 }
 
 const char *cow_want(const char *name, long val)
@@ -299,6 +340,22 @@ const char *cow_allow_folios(struct cow_undo *undo)
 	return NULL;
 }
 
+const char *cow_setup_folios(struct cow_settings *saved, struct cow_undo *undo,
+			     int ahead, bool folios, unsigned int flags)
+{
+	const char *reason;
+
+	reason = cow_setup(saved, ahead, flags);
+	if (reason || !folios)
+		return reason;
+	reason = cow_allow_folios(undo);
+	if (reason) {
+		cow_undo(undo);
+		cow_restore(saved);
+	}
+	return reason;
+}
+
 bool cow_map_hugepage;
 
 void *cow_map(size_t len, size_t align)
@@ -349,6 +406,13 @@ __u64 cow_rand(__u64 *state)
 {
 	*state += 0x9e3779b97f4a7c15ULL;
 	return cow_mix(*state);
+}
+
+__u64 cow_seed(void)
+{
+	const char *env = getenv("COW_SEED");
+
+	return env ? strtoull(env, NULL, 0) : ((__u64)time(NULL) << 16) ^ getpid();
 }
 
 void cow_fill(void *addr, size_t len, __u64 tag)
@@ -559,13 +623,6 @@ long long cow_file_key(const char *path, const char *key)
 	return val;
 }
 
-long cow_meminfo_kb(const char *key)
-{
-	cow_drain_lru();
-	cow_write_file("/proc/sys/vm/stat_refresh", "1");
-	return cow_file_key("/proc/meminfo", key);
-}
-
 long cow_minflt(void)
 {
 	struct rusage ru;
@@ -691,19 +748,19 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 	for (i = 0; i < nr; i++)
 		up[i] = order ? order[i] : i;
 	memset(m, 0, sizeof(*m));
-	ret = cow_count(&after);
+	ret = cow_count_own(&after);
 	if (ret)
 		return ret;
 	m->minflt = cow_minflt();
 
-	ret = cow_count(&before);
+	ret = cow_count_own(&before);
 	if (ret)
 		return ret;
 	m->minflt = cow_minflt();
 	for (i = 0; i < nr; i++)
 		cow_touch(base + up[i] * ps, 'w');
 	m->minflt = cow_minflt() - m->minflt;
-	ret = cow_count(&after);
+	ret = cow_count_own(&after);
 	if (ret)
 		return ret;
 	cow_stats_delta(&m->d, &before, &after);
@@ -966,6 +1023,66 @@ long long cow_cgroup_event(const char *dir, const char *key)
 int cow_cgroup_enter(const char *dir)
 {
 	return cow_cgroup_write(dir, "cgroup.procs", "0");
+}
+
+/* For nr frames from first on; cgroup[] has the inodes of the cgroups charged for them. */
+static long count_unmapped(__u64 first, const __u64 *cgroup, size_t nr, __u64 inode,
+			   const int fd[2], __u64 want)
+{
+	__u64 flags, mapped;
+	long count = 0;
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		off_t at = (first + i) * sizeof(__u64);
+
+		if (cgroup[i] != inode)
+			continue;
+		if (pread(fd[0], &flags, sizeof(flags), at) != sizeof(flags) ||
+		    pread(fd[1], &mapped, sizeof(mapped), at) != sizeof(mapped))
+			return -EIO;
+		if (!mapped && (flags & want) == want && !(flags & COW_KPF_PGTABLE))
+			count++;
+	}
+	return count;
+}
+
+long cow_cgroup_unmapped(const char *dir, __u64 flags)
+{
+	static const char * const names[] = {
+		"/proc/kpageflags", "/proc/kpagecount", "/proc/kpagecgroup",
+	};
+	static __u64 cgroup[8192];
+	long ret = 0, count = 0;
+	struct stat st;
+	__u64 first;
+	ssize_t n;
+	int fd[3];
+	size_t i;
+
+	/* An LRU batch may hold the last reference to a folio. */
+	cow_drain_lru();
+	if (stat(dir, &st))
+		return -errno;
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		fd[i] = open(names[i], O_RDONLY | O_CLOEXEC);
+		if (fd[i] < 0)
+			ret = -errno;
+	}
+	for (first = 0; ret >= 0; first += n) {
+		n = pread(fd[2], cgroup, sizeof(cgroup), first * sizeof(*cgroup));
+		if (n <= 0) {
+			ret = n ? -errno : count;
+			break;
+		}
+		n /= sizeof(*cgroup);
+		ret = count_unmapped(first, cgroup, n, st.st_ino, fd, flags);
+		count += ret;
+	}
+	while (i--)
+		if (fd[i] >= 0)
+			close(fd[i]);
+	return ret;
 }
 
 void cow_cgroup_remove(char *dir)

@@ -41,12 +41,12 @@
  * that the harness ends for its time leaves them to the next test: so none may
  * take long, and each is given TEST_TIMEOUT instead of the harness's 30 s.
  *
- * The counters are those of the whole system. To see only one's own faults:
- * cow_pin_cpu() first, children asleep (cow_child_idle() sees to it), read the
- * counters twice before the measured part (the first read writes to the pages
- * that the read itself needs), and compare with cow_minflt(), which is this
- * thread's alone. Whatever else runs may still fault: repeat a measurement
- * whose counters are too high, with fresh memory, a few times.
+ * A test must not depend on what else runs. Exact numbers come from what is the
+ * test's own: its process' counters (cow_count_own()), cow_minflt() of this thread,
+ * the frames of its memory, and a memory cgroup of its own. Of the system's counters
+ * (cow_count()) a test may only say that they are at least as high. For exact counts:
+ * cow_pin_cpu() first, and read the counters twice before the measured part, as the
+ * first read writes to the pages that the read itself needs.
  */
 #ifndef __COW_HELPERS_H
 #define __COW_HELPERS_H
@@ -94,9 +94,9 @@
 #define COW_ADAPTIVE	(-1)
 /* vm.cow_precopy_max, as the kernel and cow_setup() set it */
 #define COW_ADAPTIVE_MAX	15
-/* So long a run of written pages has the largest window next to it. */
+/* A run of this many written pages gets the largest window. */
 #define COW_LONG_RUN	(8 * COW_ADAPTIVE_MAX)
-/* The pages of a window are from an aligned block of that many. */
+/* A window never leaves an aligned block of this many pages. */
 #define COW_BLOCK	64
 
 /*
@@ -106,7 +106,7 @@
 /* name is "cow_precopy", "cow_stats", ...; 0 or a negative errno */
 int cow_sysctl_read(const char *name, long *val);
 int cow_sysctl_write(const char *name, long val);
-/* Have the sysctl at val. NULL, or the reason why not */
+/* Set the sysctl to val. NULL, or the reason why that failed */
 const char *cow_want(const char *name, long val);
 
 struct cow_settings {
@@ -145,8 +145,19 @@ const char *cow_missing(void);
 /* Does this kernel count copies and reuses, and is that switched on? */
 bool cow_counting(void);
 
-/* As cow_stats_read(); all 0 on a kernel without these counters */
+/* The system's counters, or this process'; all 0 on a kernel without them */
 int cow_count(struct cow_stats *s);
+int cow_count_own(struct cow_stats *s);
+/*
+ * Pages that this process, and the children that it has waited for, have copied ahead
+ * since cow_count_own()
+ */
+unsigned long long cow_copied_ahead(const struct cow_stats *before);
+/*
+ * The sum of the counters of all other processes. Two equal sums: no other process has
+ * counted anything in between. Needs root.
+ */
+int cow_count_others(struct cow_stats *sum);
 
 /*
  * Files
@@ -172,9 +183,9 @@ struct cow_undo {
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
 
 /*
- * May tests change what is everybody's: sysctls, KSM, huge pages, fault injection,
- * poisoned pages, cgroups? On somebody's own machine they do not, unless the
- * environment has COW_TEST_INVASIVE=1, as a test guest has. Tools may.
+ * May tests change system-wide settings: sysctls, KSM, huge pages, fault injection,
+ * poisoned pages, cgroups? Only if the environment has COW_TEST_INVASIVE=1, as in a test
+ * guest. Tools may.
  */
 bool cow_may_change(void);
 void cow_allow_changes(void);
@@ -194,7 +205,10 @@ size_t cow_pmd_size(void);
  * MADV_HUGEPAGE. NULL, or the reason why not
  */
 const char *cow_allow_folios(struct cow_undo *undo);
-/* What cow_map() returns shall have MADV_HUGEPAGE. */
+/* cow_setup(), and cow_allow_folios() if folios; undoes both on failure */
+const char *cow_setup_folios(struct cow_settings *saved, struct cow_undo *undo,
+			     int ahead, bool folios, unsigned int flags);
+/* cow_map() uses MADV_HUGEPAGE. */
 extern bool cow_map_hugepage;
 
 /*
@@ -225,6 +239,8 @@ static inline char cow_peek(const void *addr)
 
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
+/* To start it with: the environment's COW_SEED, or another one each time */
+__u64 cow_seed(void);
 
 #define COW_KSM_DIR	"/sys/kernel/mm/ksm/"
 
@@ -244,9 +260,12 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 #define COW_PM_UFFD_WP		((__u64)1 << 57)
 #define COW_PM_SWAP		((__u64)1 << 62)
 #define COW_PM_PRESENT		((__u64)1 << 63)
+#define COW_KPF_WRITEBACK	((__u64)1 << 8)
+#define COW_KPF_SWAPCACHE	((__u64)1 << 13)
 #define COW_KPF_SWAPBACKED	((__u64)1 << 14)
-#define COW_KPF_MLOCKED		((__u64)1 << 33)
 #define COW_KPF_COMPOUND	((__u64)3 << 15)	/* head or tail */
+#define COW_KPF_PGTABLE		((__u64)1 << 26)
+#define COW_KPF_MLOCKED		((__u64)1 << 33)
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */
@@ -263,6 +282,7 @@ long cow_smaps_kb(const void *addr, const char *key);
 long cow_status_kb(const char *key);
 /* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
 long long cow_file_key(const char *path, const char *key);
+
 /*
  * Memory cgroups
  */
@@ -284,11 +304,15 @@ int cow_cgroup_read(const char *dir, const char *file, long *val);
 long long cow_cgroup_event(const char *dir, const char *key);
 /* Move this process into it. */
 int cow_cgroup_enter(const char *dir);
+/*
+ * Count the frames that are charged to the cgroup, that no process maps, and that have
+ * all these flags (COW_KPF_*, or 0). A freed frame is no longer charged, so without flags
+ * this is the number of leaked frames. Page tables are left out. -ENOENT without
+ * /proc/kpagecgroup
+ */
+long cow_cgroup_unmapped(const char *dir, __u64 flags);
 /* Kill what is in it, and remove it; dir is empty then. Nothing if it was. */
 void cow_cgroup_remove(char *dir);
-
-/* The kB of a line of /proc/meminfo, with every CPU's part of the count, or -1 */
-long cow_meminfo_kb(const char *key);
 
 /*
  * Faults of this thread, and the CPU it runs on
@@ -322,17 +346,15 @@ int cow_drain_lru(void);
 int cow_unshare_rest(const char *area, size_t len);
 
 #define COW_MAX_MEASURED	1024
-/* How often to repeat when the counters saw the faults of somebody else */
-#define COW_TRIES		5
 
 struct cow_measure {
-	struct cow_stats d;	/* what the writes added to /proc/cow_stats */
+	struct cow_stats d;	/* what the writes added to this process' counters */
 	long minflt;		/* faults that this thread took for them */
 };
 
 /*
  * Write to the first byte of nr pages at base, in the given order (indices;
- * NULL is upward), and count what that took. Everything else should sleep.
+ * NULL is upward), and count what that took. Other threads should sleep.
  */
 int cow_measure(struct cow_measure *m, char *base, const int *order, int nr);
 

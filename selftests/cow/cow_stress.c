@@ -75,7 +75,7 @@ static struct shared *sh;
 static size_t ps, nr_pages, pmd;
 static __u64 seed;
 
-/* Of this process; a child inherits what its parent knows. */
+/* Of this process; a child inherits its parent's. */
 static char *area, *spare;
 static __u32 tag_of[MAX_PAGES][2];
 static unsigned int next_tag;
@@ -271,7 +271,7 @@ static int lose_page(void)
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
 
-	/* What is to be freed waits in a list of the CPU. */
+	/* MADV_FREE waits in a per-CPU LRU batch. */
 	if (page == MAP_FAILED || cow_pin_cpu())
 		return 2;
 	*page = 'x';
@@ -592,14 +592,13 @@ FIXTURE_VARIANT_ADD(cow_stress, adaptive) { .ahead = COW_ADAPTIVE };
 
 FIXTURE_SETUP(cow_stress)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
 	reason = cow_setup(&self->saved, variant->ahead,
 			   COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 }
 
 FIXTURE_TEARDOWN_PARENT(cow_stress)
@@ -627,7 +626,7 @@ static void limit_cgroup(const char *dir, __u64 *rnd)
 	cow_cgroup_write(dir, "memory.high", "max");
 }
 
-/* Change something that does not matter to a correct kernel. */
+/* Change a setting that must not affect correctness. */
 static void meddle(const char *cgroup, int ahead, __u64 *rnd)
 {
 	int what = cow_rand(rnd) % 12;
@@ -731,7 +730,7 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 	if (no_lazyfree)
 		TH_LOG("without MADV_FREE, by which this kernel loses pages");
 
-	/* Whatever is there; all of it needs root. */
+	/* What the kernel has of these; all of it needs root. */
 	cow_cgroup_make(self->cgroup, "cow_stress");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "always");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "madvise");
@@ -752,7 +751,7 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 		_exit(run_family(i));
 	}
 	end = time(NULL) + seconds;
-	/* A kernel that watches itself may be too slow to have done all by then. */
+	/* A debug kernel may need longer until each operation has run. */
 	while (!over() && (time(NULL) < end || (!all_done(&before, variant->ahead) &&
 						time(NULL) < end + SLOW_SECONDS))) {
 		meddle(self->cgroup, variant->ahead, &rnd);
@@ -762,7 +761,7 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 	if (self->cgroup[0])
 		cow_cgroup_write(self->cgroup, "memory.high", "max");
 
-	/* A process that has not ended after five minutes hangs. */
+	/* Treat a process as hung if it has not exited after five minutes. */
 	for (left = FAMILIES; left && waited < 3000; waited++) {
 		for (i = 0; i < FAMILIES; i++) {
 			if (!family[i] || waitpid(family[i], &status,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Processes that fork, write, give memory up and exit at random. Each one knows what it
- * has written to which page, and inherits that knowledge: a page that holds anything
- * else has been shared too long, or not long enough. True on any kernel.
+ * Processes that fork, write, unmap and exit at random, on any kernel. Each one records
+ * what it has written to each page, and a child inherits the record. A page with any
+ * other content was shared for too long, or unshared too early.
  *
  * The environment variable COW_SEED repeats the random steps of a run.
  */
@@ -38,21 +38,15 @@ FIXTURE_VARIANT_ADD(crowd, adaptive_folios) {
 
 FIXTURE_SETUP(crowd)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_WANT_STATS | COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_WANT_STATS | COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
 	ps = cow_page_size();
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 }
 
 FIXTURE_TEARDOWN_PARENT(crowd)
@@ -103,7 +97,7 @@ static int crowd_step(__u32 tag)
 			page = cow_rand(&crowd_rnd) % CROWD_NR;
 		if (page < 0 || page >= CROWD_NR || !tag_of[page])
 			continue;
-		/* It is whole before, or it is somebody else's. */
+		/* Wrong before the write: another process' write has reached it. */
 		if (cow_check(area + page * ps, ps, tag_of[page]) != -1)
 			return 1 + page;
 		cow_fill(area + page * ps, ps, tag);
@@ -112,7 +106,7 @@ static int crowd_step(__u32 tag)
 	return 0;
 }
 
-/* Does a step for every byte that it is sent, and says what came of it. */
+/* Does one step for each byte that it receives, and answers with the result. */
 static int crowd_member(struct cow_child *self, void *arg)
 {
 	__u32 tag = *(__u32 *)arg;
@@ -176,7 +170,7 @@ TEST_F_TIMEOUT(crowd, random_steps, TEST_TIMEOUT)
 			ASSERT_EQ(0, bad)
 				TH_LOG("page %d; COW_SEED=%llu", bad - 1, seed);
 		}
-		/* What was given up: anew, or in the end all would be gone. */
+		/* Map again what was unmapped, or in the end nothing would be left. */
 		for (k = 0; step % 40 == 39 && k < CROWD_NR; k++) {
 			if (tag_of[k])
 				continue;

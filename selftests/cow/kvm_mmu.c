@@ -148,10 +148,7 @@ FIXTURE_VARIANT_ADD(kvm_mmu, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(kvm_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(kvm_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(kvm_mmu, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(kvm_mmu, adaptive_folios) {
-	.ahead = COW_ADAPTIVE,
-	.folios = true,
-};
+FIXTURE_VARIANT_ADD(kvm_mmu, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
 
 static int add_memory(int vm, __u32 slot, __u64 guest, void *addr, size_t size)
 {
@@ -237,15 +234,10 @@ FIXTURE_SETUP(kvm_mmu)
 	int kvm, fd, size;
 
 	ASSERT_EQ(cow_page_size(), 4096UL);
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_ANY_KERNEL);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_ANY_KERNEL);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = variant->folios ? cow_allow_folios(&self->undo) : NULL;
-	if (reason) {
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
 	kvm = open(DEVICE, O_RDWR | O_CLOEXEC);
 	if (kvm < 0) {
@@ -298,7 +290,7 @@ FIXTURE_SETUP(kvm_mmu)
 		cow_restore(&self->saved);
 		SKIP(return, "this KVM emulates the guest without page tables");
 	}
-	ASSERT_EQ(cow_count(&vm->before), 0);
+	ASSERT_EQ(cow_count_own(&vm->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(kvm_mmu)
@@ -422,23 +414,6 @@ static void check_child(struct __test_metadata *_metadata)
 		TH_LOG("the child sees what was written after the fork");
 }
 
-static void ahead_since(struct cow_stats *delta, const struct cow_stats *before)
-{
-	struct cow_stats now;
-
-	memset(delta, 0, sizeof(*delta));
-	if (!cow_count(&now))
-		cow_stats_delta(delta, before, &now);
-}
-
-static unsigned long long copied_ahead(const struct cow_stats *before)
-{
-	struct cow_stats delta;
-
-	ahead_since(&delta, before);
-	return delta.v[COW_SUCCESS];
-}
-
 /* Pages copied ahead when all pages are written upward once */
 static unsigned long long expected_ahead(int ahead)
 {
@@ -473,7 +448,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_all_writes, TEST_TIMEOUT)
 	share_and_map(_metadata, vm);
 	for (page = 0; page < PAGES; page++)
 		fill(vm->area, page, NEW);
-	EXPECT_GE(copied_ahead(&vm->before), expected_ahead(variant->ahead));
+	EXPECT_GE(cow_copied_ahead(&vm->before), expected_ahead(variant->ahead));
 	check_guest(_metadata, vm, 0, PAGES);
 	check_child(_metadata);
 }
@@ -493,7 +468,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_each_write, TEST_TIMEOUT)
 		fill(vm->area, page, NEW);
 		check_guest(_metadata, vm, 0, page + 1);
 	}
-	EXPECT_GE(copied_ahead(&vm->before), expected_ahead(variant->ahead));
+	EXPECT_GE(cow_copied_ahead(&vm->before), expected_ahead(variant->ahead));
 	check_child(_metadata);
 }
 
@@ -509,7 +484,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_writes_downward, TEST_TIMEOUT)
 		check_guest(_metadata, vm, page, PAGES);
 	}
 	if (variant->ahead == COW_ADAPTIVE)
-		EXPECT_GE(copied_ahead(&vm->before),
+		EXPECT_GE(cow_copied_ahead(&vm->before),
 			  expected_ahead(variant->ahead));
 	check_child(_metadata);
 }
@@ -539,7 +514,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_random_writes, TEST_TIMEOUT)
 		}
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&vm->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 	check_child(_metadata);
 }
 
@@ -559,7 +534,7 @@ TEST_F_TIMEOUT(kvm_mmu, store_without_fault, TEST_TIMEOUT)
 	share_and_map(_metadata, vm);
 	for (group = 0; group < PAGES; group += GROUP) {
 		fill(vm->area, group, NEW);
-		/* The call itself takes faults, the first time. */
+		/* The first call takes faults of its own. */
 		before = cow_minflt();
 		before = cow_minflt();
 		for (i = 1; i <= nr; i++)
@@ -597,7 +572,7 @@ TEST_F_TIMEOUT(kvm_mmu, guest_writes_after, TEST_TIMEOUT)
 		ASSERT_EQ(guest_write(vm, group + 1, GROUP - 1), 0);
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&vm->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 	for (page = 0; page < PAGES; page++) {
 		tag = page_words(vm->area, page)[0] >> 24;
 		EXPECT_EQ(page_words(vm->area, page)[0],
@@ -636,18 +611,18 @@ TEST_F_TIMEOUT(kvm_mmu, guest_writes_first, TEST_TIMEOUT)
 			TH_LOG("page %u", page);
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&vm->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 	for (page = 0; page < PAGES; page++)
 		fill(vm->area, page, NEW);
 	check_guest(_metadata, vm, 0, PAGES);
 	check_child(_metadata);
 }
 
-/* Nobody else has the pages any more: they are made writable, ahead too. */
+/* The child has exited: pages are reused, by faults and ahead of them. */
 TEST_F_TIMEOUT(kvm_mmu, child_is_gone, TEST_TIMEOUT)
 {
 	struct vm *vm = &self->vm;
-	struct cow_stats delta;
+	struct cow_stats now, delta;
 	unsigned int page;
 
 	ASSERT_EQ(cow_pin_cpu(), 0);
@@ -658,7 +633,8 @@ TEST_F_TIMEOUT(kvm_mmu, child_is_gone, TEST_TIMEOUT)
 	for (page = GROUP / 2; page < PAGES; page++)
 		if (page % GROUP >= GROUP / 2)
 			fill(vm->area, page, NEW);
-	ahead_since(&delta, &vm->before);
+	ASSERT_EQ(cow_count_own(&now), 0);
+	cow_stats_delta(&delta, &vm->before, &now);
 	if (variant->ahead == COW_ADAPTIVE && !variant->folios)
 		EXPECT_GT(delta.v[COW_REUSE_AHEAD], 0ULL);
 	for (page = 0; page < PAGES; page += GROUP)
@@ -764,7 +740,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_while_writing, TEST_TIMEOUT)
 		check_child(_metadata);
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&vm->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 }
 
 static void *write_all(void *arg)
@@ -821,7 +797,7 @@ TEST_F_TIMEOUT(kvm_mmu, write_while_writing, TEST_TIMEOUT)
 		check_child(_metadata);
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&vm->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 }
 
 #else /* !__x86_64__ */

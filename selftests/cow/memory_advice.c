@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Copy-on-write faults in memory of which the kernel was told something: it may be
- * dropped (MADV_FREE), must stay (mlock), or has its place (mbind). What was told holds
- * for the copies, too, for the one process that said it. True on any kernel.
+ * Copy-on-write faults in memory with MADV_FREE, mlock or mbind, on any kernel. Each of
+ * them applies to the copies as well, and only to the process that called it.
  */
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
@@ -153,7 +152,7 @@ TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
 	ASSERT_EQ(1, cow_child_recv(&c));
 	write_ours(self->p, by_parent, TAG + 1);
 	if (cow_pfn_visible()) {
-		/* A copy is as good as any page: it must not be dropped. */
+		/* Copies are dirty: reclaim must not drop them. */
 		for (i = 0; i < NR - 2; i++)
 			if (by_parent(i))
 				EXPECT_NE(0, cow_page_flags(self->p + i * ps) &
@@ -184,7 +183,7 @@ static int locked_pages(const char *p)
 	return locked;
 }
 
-/* Locked memory is not inherited, and neither is the mark. */
+/* A child does not inherit locked memory, so its copies are not mlocked. */
 static int writes_unlocked(struct cow_child *self, void *arg)
 {
 	int i;
@@ -217,7 +216,7 @@ TEST_F_TIMEOUT(memory_advice, locked, TEST_TIMEOUT)
 	for (i = 0; i < NR; i++)
 		cow_touch(self->p + i * ps, 'w');
 	EXPECT_EQ(before + kb, cow_status_kb("VmLck"));
-	/* Each page is ours alone now: no less than all of it counts. */
+	/* Each page is exclusive now, so all of them count. */
 	EXPECT_EQ(kb, cow_smaps_kb(self->p, "Locked"));
 	EXPECT_EQ(kb, cow_smaps_kb(self->p, "Rss"));
 	if (cow_pfn_visible()) {

@@ -168,7 +168,7 @@ FIXTURE_TEARDOWN_PARENT(mte_tags)
 	cow_restore(&self->saved);
 }
 
-/* At its end it finds data and tags as they were when it was forked. */
+/* Before it exits, it checks that its data and tags are as at fork(). */
 static int keeps(struct cow_child *self, void *arg)
 {
 	const char *area = arg;
@@ -270,7 +270,7 @@ TEST_F_TIMEOUT(mte_tags, copied_by_child, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&self->child));
 }
 
-/* Nobody else has the pages any more: adaptive, they are made writable ahead. */
+/* The child has exited: an adaptive window reuses pages ahead. */
 TEST_F_TIMEOUT(mte_tags, reused, TEST_TIMEOUT)
 {
 	struct cow_measure m;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What copies, and copies ahead, cost in memory: resident set, leaks, and what
- * happens in a memory cgroup at its limit. precopy_window.c has the tests of which pages are
- * copied.
+ * What copies, and copies ahead, cost in memory: resident set, and what happens in a
+ * memory cgroup at its limit. accounting.c has the tests for leaks, precopy_window.c
+ * those of which pages are copied.
  */
 #include <signal.h>
 #include <sys/wait.h>
@@ -23,11 +23,10 @@ FIXTURE(precopy_memory)
 FIXTURE_VARIANT(precopy_memory)
 {
 	int ahead;
-	bool down;	/* write from the last page to the first */
 	bool any_kernel;
 };
 
-/* What holds on any kernel; "off" has this series' counters as well. */
+/* "plain" runs on any kernel; "off" also checks this series' counters. */
 FIXTURE_VARIANT_ADD(precopy_memory, plain) {
 	.ahead = COW_PLAIN,
 	.any_kernel = true,
@@ -40,10 +39,6 @@ FIXTURE_VARIANT_ADD(precopy_memory, ahead_3) { .ahead = 3 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_7) { .ahead = 7 };
 FIXTURE_VARIANT_ADD(precopy_memory, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(precopy_memory, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(precopy_memory, adaptive_down) {
-	.ahead = COW_ADAPTIVE,
-	.down = true,
-};
 
 FIXTURE_SETUP(precopy_memory)
 {
@@ -66,7 +61,7 @@ FIXTURE_TEARDOWN_PARENT(precopy_memory)
 	cow_restore(&self->saved);
 }
 
-/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+/* MADV_SEQUENTIAL: an adaptive window opens without a run of writes. */
 static int expect_windows(char *p, int nr, int ahead)
 {
 	if (ahead != COW_ADAPTIVE)
@@ -79,7 +74,7 @@ struct memory {
 	int nr;
 };
 
-/* Ends when it is told to; its memory must not have changed by then. */
+/* Waits for the parent, then checks that its memory has not changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	struct memory *m = arg;
@@ -100,11 +95,6 @@ static int share(struct cow_child *c, char *p, int nr)
 	if (ret)
 		return ret;
 	return cow_child_recv(c) == 1 ? 0 : -EPIPE;
-}
-
-static void write_page(char *p, int nr)
-{
-	cow_touch(p + nr * ps, 'w');
 }
 
 TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
@@ -128,46 +118,6 @@ TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
 	}
 	EXPECT_EQ(0, cow_child_end(&c));
 	cow_unmap(p, 64 * ps);
-}
-
-/* Pages of all processes, with every CPU's part of the count; or -1 */
-static long long pages_of(const char *key)
-{
-	cow_write_file("/proc/sys/vm/stat_refresh", "1");
-	return cow_file_key("/proc/vmstat", key);
-}
-
-TEST_F_TIMEOUT(precopy_memory, nothing_leaks, TEST_TIMEOUT)
-{
-	const int nr = 256, rounds = 24, tolerance = nr * rounds / 8;
-	long long anon, free_pages;
-	struct cow_child c;
-	int try, i, k;
-	char *p;
-
-	if (variant->any_kernel && !cow_may_change())
-		SKIP(return, "counting the whole machine's pages " COW_NEEDS);
-	for (try = 0; try < COW_TRIES; try++) {
-		anon = pages_of("nr_anon_pages");
-		free_pages = pages_of("nr_free_pages");
-		if (anon < 0 || free_pages < 0)
-			SKIP(return, "no /proc/vmstat");
-		for (i = 0; i < rounds; i++) {
-			p = cow_map(nr * ps, 0);
-			ASSERT_NE(NULL, p);
-			ASSERT_EQ(0, share(&c, p, nr));
-			for (k = 0; k < nr; k++)
-				write_page(p, variant->down ? nr - 1 - k : k);
-			ASSERT_EQ(0, cow_child_end(&c));
-			cow_unmap(p, nr * ps);
-		}
-		anon = pages_of("nr_anon_pages") - anon;
-		free_pages -= pages_of("nr_free_pages");
-		if (anon < tolerance && free_pages < tolerance)
-			break;
-	}
-	EXPECT_LT(anon, tolerance);
-	EXPECT_LT(free_pages, tolerance);
 }
 
 /*
@@ -203,7 +153,7 @@ static void outdo_stat_batches(char *p)
 	}
 }
 
-/* Runs in the cgroup: a sparse writer that fits in, copies ahead do not. */
+/* Runs in the cgroup: the sparse writes fit below the limit, copies ahead do not. */
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	struct cgroup_work *w = arg;
@@ -224,7 +174,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 		order[i] = i * (CG_PAGES / CG_WRITES);
 	if (cow_child_idle(&c) || expect_windows(p, CG_PAGES, w->ahead))
 		return 3;
-	/* Everything but the writes has been done once before the limit. */
+	/* Charge everything but the writes before the limit is set. */
 	if (cow_measure(&w->m, p + (CG_PAGES - 1) * ps, NULL, 1))
 		return 4;
 	w->err = cow_cgroup_read(w->dir, "memory.current", &now);
@@ -251,7 +201,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* Its name goes to cgroup, for the teardown. NULL: the test is skipped. */
+/* Sets cgroup, for the teardown. NULL: the test is skipped. */
 static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 				      char *cgroup)
 {
@@ -265,7 +215,7 @@ static struct cgroup_work *new_cgroup(struct __test_metadata *_metadata,
 	if (reason)
 		SKIP(return NULL, "%s", reason);
 	memcpy(cgroup, w->dir, sizeof(w->dir));
-	/* Nothing to reclaim: what does not fit kills. */
+	/* No swap, so nothing can be reclaimed: over the limit, the OOM killer runs. */
 	cow_cgroup_write(w->dir, "memory.swap.max", "0");
 
 	return w;
@@ -294,7 +244,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 		TH_LOG("in the cgroup: %s", w->err ? strerror(-w->err) :
 		       status > 256 ? "killed" : "failed");
 	}
-	/* The cgroup's own counts are those of its only program, at least. */
+	/* The cgroup's counters include at least those of its only program. */
 	snprintf(path, sizeof(path), "%s/memory.stat", w->dir);
 	if (cow_file_key(path, "pgcow_copied") >= 0) {
 		EXPECT_LE(w->m.d.v[COW_FAULTS],
@@ -333,9 +283,8 @@ TEST_F_TIMEOUT(precopy_memory, cgroup_at_memory_high, TEST_TIMEOUT)
 }
 
 /*
- * A fault that fails for want of a page of its own, when its window has been
- * chosen already. Nobody may be killed to make room: it is tried again, until
- * there is some.
+ * The faulting page's own allocation fails after the window was chosen. No process may
+ * be OOM-killed, so the fault is retried until the limit is raised.
  */
 static int without_memory(struct cow_child *self, void *arg)
 {
@@ -383,7 +332,7 @@ TEST_F_TIMEOUT(precopy_memory, fault_fails_for_want_of_memory, TEST_TIMEOUT)
 		return;
 	w->extra = CG_WRITES;
 	ASSERT_EQ(0, cow_child_fork(&c, without_memory, w));
-	/* It cannot end before it has met the limit. */
+	/* The child cannot end before it has hit the limit. */
 	while (cow_cgroup_event(w->dir, "oom") == 0 &&
 	       !waitid(P_PID, c.pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
 	       !info.si_pid)

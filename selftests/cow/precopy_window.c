@@ -199,7 +199,7 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
  * Making each kind of page
  */
 
-/* The child: gives up what we shall have alone, and keeps the rest as it is. */
+/* The child: unmaps the pages of kind ALONE, and checks that the others do not change. */
 static int child(struct cow_child *self, void *arg)
 {
 	char *p = arg;
@@ -380,7 +380,7 @@ FIXTURE_VARIANT_ADD(precopy_window, adaptive_down) {
 
 FIXTURE_SETUP(precopy_window)
 {
-	const char *reason, *env = getenv("COW_SEED");
+	const char *reason;
 
 	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
 	if (reason)
@@ -391,8 +391,7 @@ FIXTURE_SETUP(precopy_window)
 	ps = cow_page_size();
 	ptrs_per_pmd = cow_pmd_size() / ps;
 	turn = variant->down;
-	seed = env ? strtoull(env, NULL, 0) :
-		     ((__u64)time(NULL) << 16) ^ getpid();
+	seed = cow_seed();
 	ASSERT_EQ(0, cow_pin_cpu());
 }
 
@@ -403,9 +402,8 @@ FIXTURE_TEARDOWN_PARENT(precopy_window)
 }
 
 /*
- * The same for a window that adapts. What was expected is what it takes without
- * any: every write that has not faulted must have been for a page that was
- * copied ahead, or made writable ahead.
+ * The same for an adaptive window. *e is for no window at all: each write that did not
+ * fault must have been to a page that was copied or reused ahead.
  */
 static bool compare_adaptive(const struct cow_measure *m,
 			     const struct expected *e, int unused)
@@ -494,7 +492,7 @@ static bool near_a_write(int i)
 	return false;
 }
 
-/* The frames: moved where they had to, and of others only what may be copied. */
+/* Pages that had to be copied have new frames; others only if they may be copied. */
 static int check_frames(struct __test_metadata *_metadata, int ahead,
 			const __u64 *before, const __u64 *after)
 {
@@ -543,7 +541,7 @@ static bool content_ok(const char *page, int i)
 	case MERGED:
 		return page[ps - 1] == 0x5a;
 	case LAZYFREE:
-		/* It may have been lost before it was written to. */
+		/* Its content may have been lost before the write. */
 		if (is_zero(page + word, ps - word))
 			return true;
 		break;
@@ -573,15 +571,12 @@ static int write_evidence(char *p)
 	return madvise(run, nr * ps, MADV_NORMAL) ? -errno : 0;
 }
 
-/*
- * Lay the memory out, write to it in the given order, compare. The counters
- * are the whole system's: if they differ, try again with new memory.
- */
+/* Lay the memory out, write to it in the given order, compare. */
 static void run(struct __test_metadata *_metadata, int ahead)
 {
 	static __u64 before[MAX_NR], after[MAX_NR];
-	int i, try, pages, unused = 0;
-	bool visible = cow_pfn_visible(), ok = false;
+	int i, pages, unused = 0;
+	bool visible = cow_pfn_visible(), ok;
 	struct layout kept = lay;
 	struct cow_child c;
 	char *map, *p;
@@ -592,62 +587,56 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	if (turn)
 		reverse(&lay);
 	simulate(&want, &lay, ahead == COW_ADAPTIVE ? 0 : ahead);
-	for (try = 0; try < COW_TRIES; try++) {
-		pages = lay.offset + lay.nr;
-		if (ahead == COW_ADAPTIVE)
-			pages += ptrs_per_pmd;
-		map = cow_map(pages * ps, ptrs_per_pmd * ps);
-		ASSERT_NE(NULL, map);
-		p = map + lay.offset * ps;
-		if (ahead == COW_ADAPTIVE) {
-			if (!turn)
-				p += ptrs_per_pmd * ps;
-			cow_fill(turn ? p + lay.nr * ps : map,
-				 ptrs_per_pmd * ps, TAG);
-		}
-		if (!lay.before_fork)
-			fill(p);
-		else
-			ASSERT_EQ(0, lay.before_fork(p, &lay));
-		ASSERT_EQ(0, cow_child_fork(&c, child, p));
-		ASSERT_EQ(1, cow_child_recv(&c));
-		ASSERT_EQ(0, cow_child_settle(&c));
-		ASSERT_EQ(0, make_kinds(p));
-		if (lay.after_fork)
-			ASSERT_EQ(0, lay.after_fork(p, &lay));
-		if (ahead == COW_ADAPTIVE)
-			ASSERT_EQ(0, write_evidence(p));
-
-		ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
-		ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
-		ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
-
-		if (visible)
-			unused = check_frames(_metadata, ahead, before, after);
-		for (i = 0; i < lay.nr; i++) {
-			if ((lay.kind[i] == HOLE && !want.written[i]) ||
-			    lay.kind[i] == POISONED)
-				continue;
-			EXPECT_TRUE(content_ok(p + i * ps, i)) {
-				TH_LOG("page %d has a wrong content", i);
-			}
-		}
-		if (gup_fd >= 0)
-			ioctl(gup_fd, PIN_LONGTERM_TEST_STOP);
-		if (splice_pipe[0]) {
-			close(splice_pipe[0]);
-			close(splice_pipe[1]);
-			splice_pipe[0] = 0;
-		}
-		/* It has found its own memory unchanged. */
-		EXPECT_EQ(0, cow_child_end(&c));
-		cow_unmap(map, pages * ps);
-		ok = ahead == COW_ADAPTIVE ?
-		     compare_adaptive(&got, &want, unused) :
-		     compare(&got, &want);
-		if (_metadata->exit_code || ok)
-			break;
+	pages = lay.offset + lay.nr;
+	if (ahead == COW_ADAPTIVE)
+		pages += ptrs_per_pmd;
+	map = cow_map(pages * ps, ptrs_per_pmd * ps);
+	ASSERT_NE(NULL, map);
+	p = map + lay.offset * ps;
+	if (ahead == COW_ADAPTIVE) {
+		if (!turn)
+			p += ptrs_per_pmd * ps;
+		cow_fill(turn ? p + lay.nr * ps : map, ptrs_per_pmd * ps, TAG);
 	}
+	if (!lay.before_fork)
+		fill(p);
+	else
+		ASSERT_EQ(0, lay.before_fork(p, &lay));
+	ASSERT_EQ(0, cow_child_fork(&c, child, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, cow_child_settle(&c));
+	ASSERT_EQ(0, make_kinds(p));
+	if (lay.after_fork)
+		ASSERT_EQ(0, lay.after_fork(p, &lay));
+	if (ahead == COW_ADAPTIVE)
+		ASSERT_EQ(0, write_evidence(p));
+
+	ASSERT_EQ(0, cow_pfns(p, lay.nr, before));
+	ASSERT_EQ(0, cow_measure(&got, p, lay.order, lay.nr_order));
+	ASSERT_EQ(0, cow_pfns(p, lay.nr, after));
+
+	if (visible)
+		unused = check_frames(_metadata, ahead, before, after);
+	for (i = 0; i < lay.nr; i++) {
+		if ((lay.kind[i] == HOLE && !want.written[i]) ||
+		    lay.kind[i] == POISONED)
+			continue;
+		EXPECT_TRUE(content_ok(p + i * ps, i)) {
+			TH_LOG("page %d has a wrong content", i);
+		}
+	}
+	if (gup_fd >= 0)
+		ioctl(gup_fd, PIN_LONGTERM_TEST_STOP);
+	if (splice_pipe[0]) {
+		close(splice_pipe[0]);
+		close(splice_pipe[1]);
+		splice_pipe[0] = 0;
+	}
+	/* It has found its own memory unchanged. */
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(map, pages * ps);
+	ok = ahead == COW_ADAPTIVE ? compare_adaptive(&got, &want, unused) :
+				     compare(&got, &want);
 	EXPECT_TRUE(cow_stats_balanced(&got.d));
 	EXPECT_TRUE(ok) {
 		log_difference(_metadata);
@@ -655,7 +644,7 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	lay = kept;
 }
 
-/* An adaptive window must have come upon these; a fixed one is exact anyway. */
+/* An adaptive window must have met such pages; for a fixed one run() is exact. */
 static void expect_met(struct __test_metadata *_metadata, int ahead,
 		       enum cow_key key)
 {
@@ -665,7 +654,7 @@ static void expect_met(struct __test_metadata *_metadata, int ahead,
 		}
 }
 
-/* MADV_SEQUENTIAL: an adaptive window that needs no evidence */
+/* MADV_SEQUENTIAL: an adaptive window opens without a run of writes. */
 static int expect_windows(char *p, int nr, int ahead)
 {
 	if (ahead != COW_ADAPTIVE)
@@ -868,43 +857,37 @@ TEST_F_TIMEOUT(precopy_window, vma_ends_with_page_table, TEST_TIMEOUT)
  * Which pages the window leaves alone
  */
 
+/* A single window with such pages in it, then writes to all pages */
+static void run_between(struct __test_metadata *_metadata, int ahead, enum kind kind)
+{
+	lay_every(64, 2, kind);
+	lay.nr_order = 1;
+	run(_metadata, ahead);
+	lay_every(64, 4, kind);
+	run(_metadata, ahead);
+}
+
 TEST_F_TIMEOUT(precopy_window, holes, TEST_TIMEOUT)
 {
-	lay_every(64, 4, HOLE);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, HOLE);
 	expect_met(_metadata, variant->ahead, COW_SKIP_NOTPRESENT);
-	lay_every(64, 2, HOLE);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, written_pages, TEST_TIMEOUT)
 {
-	lay_every(64, 4, WRITTEN);
-	run(_metadata, variant->ahead);
-	lay_every(64, 2, WRITTEN);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, WRITTEN);
 }
 
 TEST_F_TIMEOUT(precopy_window, zero_pages, TEST_TIMEOUT)
 {
-	lay_every(64, 4, ZERO);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, ZERO);
 	expect_met(_metadata, variant->ahead, COW_SKIP_NOTANON);
-	lay_every(64, 2, ZERO);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, no_longer_shared, TEST_TIMEOUT)
 {
-	lay_every(64, 4, ALONE);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, ALONE);
 	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
-	lay_every(64, 2, ALONE);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
@@ -912,12 +895,8 @@ TEST_F_TIMEOUT(precopy_window, exclusive_read_only, TEST_TIMEOUT)
 	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
 	if (gup_fd < 0)
 		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
-	lay_every(64, 4, UNSHARED);
-	run(_metadata, variant->ahead);
+	run_between(_metadata, variant->ahead, UNSHARED);
 	expect_met(_metadata, variant->ahead, COW_REUSE_AHEAD);
-	lay_every(64, 2, UNSHARED);
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
 }
 
 TEST_F_TIMEOUT(precopy_window, pinned, TEST_TIMEOUT)
@@ -1358,7 +1337,7 @@ TEST_F_TIMEOUT(precopy_window, write_from_outside, TEST_TIMEOUT)
 			SKIP(return, "cannot write to /proc/self/mem");
 	}
 	ASSERT_EQ(0, cow_stats_read(&after));
-	/* Every page but these still is the child's as well. */
+	/* All other pages are still shared with the child. */
 	for (i = 0; i < 64; i++) {
 		EXPECT_EQ(i % 16 == 0,
 			  !!(cow_pagemap(p + i * ps) & COW_PM_EXCLUSIVE)) {

@@ -46,9 +46,9 @@ static const struct {
 	{ COW_REUSE_AHEAD,	COW_CHILDREN_REUSE_AHEAD },
 };
 
-/* What processes tell each other: no part of what fork() shares */
+/* Shared between the processes (MAP_SHARED) */
 struct shared {
-	/* Of who writes pages, before that and right before the end */
+	/* Of the process that writes pages: before the writes, and right before its end */
 	struct cow_stats first;
 	struct cow_stats last;
 	struct cow_stats other;		/* of another one */
@@ -86,7 +86,7 @@ FIXTURE_TEARDOWN_PARENT(process_counts)
 	cow_restore(&self->saved);
 }
 
-/* This process' own counts, which reading them does not change any more */
+/* This process' own counters, read until the reads themselves add nothing */
 static int read_own(struct cow_stats *s)
 {
 	static struct cow_stats again;
@@ -132,7 +132,7 @@ static int begin(struct job *job)
 	       read_own(&job->sh->first);
 }
 
-/* Writes to its pages and says what that made of its counts, right to the end. */
+/* Writes to its pages, and records its counters as the last thing it does. */
 static int spender(struct cow_child *self, void *arg)
 {
 	struct job *job = arg;
@@ -170,7 +170,7 @@ static void check_nothing_inherited(struct __test_metadata *_metadata,
 	check_inherited(_metadata, before, after, &nothing);
 }
 
-/* The pages, and nothing but the pages, whatever the child began with */
+/* Exactly the faults of the pages, whatever counters the child was forked with */
 static void check_spent(struct __test_metadata *_metadata,
 			const struct shared *sh, int ahead)
 {
@@ -198,7 +198,7 @@ static int await_zombie(pid_t pid)
 	return waitid(P_PID, pid, &info, WEXITED | WNOWAIT) ? -errno : 0;
 }
 
-/* A child's counts are its own, go with it, and are its parent's once reaped. */
+/* A child's counters are its own until it is reaped; then its parent has them. */
 TEST_F_TIMEOUT(process_counts, child, TEST_TIMEOUT)
 {
 	unsigned long long faults = faults_for(PAGES, variant->ahead);
@@ -218,7 +218,7 @@ TEST_F_TIMEOUT(process_counts, child, TEST_TIMEOUT)
 	fd = open(path, O_RDONLY);
 	ASSERT_GE(fd, 0);
 
-	/* A zombie has no address space, and is nobody's yet. */
+	/* A zombie has no counters, and its parent does not have them yet. */
 	ASSERT_EQ(await_zombie(child.pid), 0);
 	EXPECT_EQ(cow_read_file(path, buf, sizeof(buf)), 0);
 	EXPECT_EQ(pread(fd, buf, sizeof(buf), 0), 0);
@@ -232,7 +232,7 @@ TEST_F_TIMEOUT(process_counts, child, TEST_TIMEOUT)
 	check_spent(_metadata, self->sh, variant->ahead);
 	check_inherited(_metadata, &before, &after, &self->sh->last);
 	EXPECT_GE(children_minflt() - minflt, (long)faults);
-	/* What the child did is not what we did. */
+	/* The child's faults are not in our own counters. */
 	EXPECT_LE(after.v[COW_FAULTS] - before.v[COW_FAULTS], FEW);
 
 	EXPECT_EQ(cow_read_file(path, buf, sizeof(buf)), -ENOENT);
@@ -241,15 +241,22 @@ TEST_F_TIMEOUT(process_counts, child, TEST_TIMEOUT)
 	close(fd);
 }
 
-/* Has children of its own and waits for them: they all come to its parent. */
+static int write_and_have_child(struct job *job)
+{
+	struct cow_child child;
+
+	write_all(job->area);
+	return cow_child_fork(&child, spender, job) || cow_child_end(&child);
+}
+
+/* Has children of its own and reaps them: its parent inherits their counts, too. */
 static int waiting_spender(struct cow_child *self, void *arg)
 {
 	struct job *job = arg;
 	struct cow_child child;
 
 	(void)self;
-	write_all(job->area);
-	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
+	if (write_and_have_child(job))
 		return 1;
 	job->sh->other = job->sh->last;
 	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
@@ -309,7 +316,7 @@ static int leaves_an_orphan(struct cow_child *self, void *arg)
 	return cow_unshare_rest(NULL, 0) || read_own(&job->sh->parent) ? 2 : 0;
 }
 
-/* Nobody has waited for it yet when its parent ends: it is the next one's. */
+/* An orphan's counts go to the process that reaps it. */
 TEST_F_TIMEOUT(process_counts, orphan, TEST_TIMEOUT)
 {
 	struct job job = { .sh = self->sh };
@@ -334,7 +341,7 @@ TEST_F_TIMEOUT(process_counts, orphan, TEST_TIMEOUT)
 	check_inherited(_metadata, &before, &after, &self->sh->last);
 }
 
-/* Children that nobody wants to hear of are reaped, and count nowhere. */
+/* With SIGCHLD ignored, children are not waited for, and nobody inherits their counts. */
 TEST_F_TIMEOUT(process_counts, ignored_child, TEST_TIMEOUT)
 {
 	static const struct sigaction ignore[] = {
@@ -439,7 +446,7 @@ static void *spend_when_alone(void *arg)
 	_exit(0);
 }
 
-/* The first thread goes, and another one goes on. */
+/* The main thread exits, another one goes on. */
 static int headless_spender(struct cow_child *self, void *arg)
 {
 	struct job *job = arg;
@@ -579,11 +586,9 @@ static int exec_self(struct job *job)
 static int execer(struct cow_child *self, void *arg)
 {
 	struct job *job = arg;
-	struct cow_child child;
 
 	(void)self;
-	write_all(job->area);
-	if (cow_child_fork(&child, spender, job) || cow_child_end(&child))
+	if (write_and_have_child(job))
 		return 1;
 	if (cow_unshare_rest(NULL, 0) || ptrace(PTRACE_TRACEME, 0, NULL, NULL) ||
 	    read_own(&job->sh->parent))
@@ -736,7 +741,7 @@ static ssize_t write_remote(enum way way, pid_t pid, int mem, char *addr)
 	return -1;
 }
 
-/* The faults are those of the address space, not of who caused them. */
+/* A fault counts for the address space, not for the process that caused it. */
 TEST_F_TIMEOUT(process_counts, remote_write, TEST_TIMEOUT)
 {
 	static const char * const names[] = {
@@ -933,7 +938,7 @@ static void *write_and_wait(void *arg)
 	return NULL;
 }
 
-/* Each thread has the faults that it took itself, and nobody else's. */
+/* Each thread has the faults that it took itself, and no others. */
 TEST_F_TIMEOUT(process_counts, threads, 120)
 {
 	struct counted_thread t = { .nr = PAGES / 2 };

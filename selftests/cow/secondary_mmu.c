@@ -105,10 +105,7 @@ FIXTURE_VARIANT_ADD(secondary_mmu, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(secondary_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(secondary_mmu, adaptive) { .ahead = COW_ADAPTIVE };
-FIXTURE_VARIANT_ADD(secondary_mmu, adaptive_folios) {
-	.ahead = COW_ADAPTIVE,
-	.folios = true,
-};
+FIXTURE_VARIANT_ADD(secondary_mmu, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
 
 FIXTURE_SETUP(secondary_mmu)
 {
@@ -116,15 +113,10 @@ FIXTURE_SETUP(secondary_mmu)
 	unsigned int page;
 	const char *reason;
 
-	reason = cow_setup(&self->saved, variant->ahead,
-			   COW_ANY_KERNEL);
-	if (!reason && variant->folios)
-		reason = cow_allow_folios(&self->undo);
-	if (reason) {
-		cow_undo(&self->undo);
-		cow_restore(&self->saved);
+	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
+				  variant->folios, COW_ANY_KERNEL);
+	if (reason)
 		SKIP(return, "%s", reason);
-	}
 	cow_map_hugepage = variant->folios;
 	m->fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 	if (m->fd < 0) {
@@ -147,7 +139,7 @@ FIXTURE_SETUP(secondary_mmu)
 	memset(m->buf, 0, PAGES * m->ps);
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, OLD);
-	ASSERT_EQ(cow_count(&m->before), 0);
+	ASSERT_EQ(cow_count_own(&m->before), 0);
 }
 
 FIXTURE_TEARDOWN_PARENT(secondary_mmu)
@@ -242,16 +234,6 @@ static void check_child(struct __test_metadata *_metadata)
 	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
-static unsigned long long copied_ahead(const struct cow_stats *before)
-{
-	struct cow_stats now, delta;
-
-	if (cow_count(&now))
-		return 0;
-	cow_stats_delta(&delta, before, &now);
-	return delta.v[COW_SUCCESS];
-}
-
 /* Pages copied ahead when all pages are written upward once */
 static unsigned long long expected_ahead(int ahead)
 {
@@ -288,7 +270,7 @@ TEST_F_TIMEOUT(secondary_mmu, read_after_all_writes, TEST_TIMEOUT)
 	share_and_mirror(_metadata, m);
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
-	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
+	EXPECT_GE(cow_copied_ahead(&m->before), expected_ahead(variant->ahead));
 	check_device(_metadata, m, PAGES);
 	check_child(_metadata);
 }
@@ -308,7 +290,7 @@ TEST_F_TIMEOUT(secondary_mmu, read_after_each_write, TEST_TIMEOUT)
 		fill(m->area, m->ps, page, NEW);
 		check_device(_metadata, m, page + 1);
 	}
-	EXPECT_GE(copied_ahead(&m->before), expected_ahead(variant->ahead));
+	EXPECT_GE(cow_copied_ahead(&m->before), expected_ahead(variant->ahead));
 	check_child(_metadata);
 }
 
@@ -330,7 +312,7 @@ TEST_F_TIMEOUT(secondary_mmu, read_after_writes_downward, TEST_TIMEOUT)
 		}
 	}
 	if (variant->ahead == COW_ADAPTIVE)
-		EXPECT_GE(copied_ahead(&m->before),
+		EXPECT_GE(cow_copied_ahead(&m->before),
 			  expected_ahead(variant->ahead));
 	check_child(_metadata);
 }
@@ -358,7 +340,7 @@ TEST_F_TIMEOUT(secondary_mmu, read_after_random_writes, TEST_TIMEOUT)
 		}
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&m->before), 0ULL);
 	check_child(_metadata);
 }
 
@@ -386,7 +368,7 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 				     GROUP - 1), 0);
 	}
 	if (variant->ahead)
-		EXPECT_GE(copied_ahead(&m->before), (unsigned long long)GROUPS *
+		EXPECT_GE(cow_copied_ahead(&m->before), (unsigned long long)GROUPS *
 			  (variant->ahead == COW_ADAPTIVE ? COW_ADAPTIVE_MAX :
 			   variant->ahead));
 	for (page = 0; page < PAGES; page++) {
@@ -394,7 +376,7 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 			  page % GROUP ? DEV : NEW)
 			TH_LOG("page %u", page);
 	}
-	/* And back: with entries that the device may write to. */
+	/* Again, with writable entries in the device's page table. */
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
 	check_device(_metadata, m, PAGES);
@@ -402,31 +384,31 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_after, TEST_TIMEOUT)
 }
 
 /*
- * A device's write is not a program's: whoever faults pages in for another
- * address space, or for a device, gets the page that he asked for.
+ * A device's write copies nothing ahead: a fault for a device or for another address
+ * space handles only the requested page.
  */
 TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	unsigned int page;
 
-	/* Else there is no evidence that a neighbour will be written, too. */
+	/* Without it an adaptive window would not open in any case. */
 	if (variant->ahead == COW_ADAPTIVE)
 		ASSERT_EQ(madvise(m->area, PAGES * m->ps, MADV_SEQUENTIAL), 0);
 	share_and_mirror(_metadata, m);
 	for (page = 0; page < PAGES; page++)
 		fill(m->buf, m->ps, page, DEV);
-	/* The stack that it takes is shared as well; this page is not looked at. */
+	/* The call unshares the stack pages that it needs; this page is not checked. */
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_READ, m->buf, m->buf + m->ps,
 			     1), 0);
-	ASSERT_EQ(cow_count(&m->before), 0);
-	ASSERT_EQ(cow_count(&m->before), 0);
+	ASSERT_EQ(cow_count_own(&m->before), 0);
+	ASSERT_EQ(cow_count_own(&m->before), 0);
 	for (page = 0; page < PAGES; page += GROUP) {
 		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE,
 				     m->area + page * m->ps,
 				     m->buf + page * m->ps, 1), 0);
 	}
-	EXPECT_EQ(copied_ahead(&m->before), 0ULL);
+	EXPECT_EQ(cow_copied_ahead(&m->before), 0ULL);
 	for (page = 0; page < PAGES; page++) {
 		ASSERT_EQ(tag_of(m->area, m->ps, page),
 			  page % GROUP ? OLD : DEV)
@@ -436,7 +418,7 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, NEW);
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&m->before), 0ULL);
 	check_device(_metadata, m, PAGES);
 	check_child(_metadata);
 }
@@ -524,7 +506,7 @@ TEST_F_TIMEOUT(secondary_mmu, read_while_writing, TEST_TIMEOUT)
 		check_child(_metadata);
 	}
 	if (variant->ahead)
-		EXPECT_GT(copied_ahead(&m->before), 0ULL);
+		EXPECT_GT(cow_copied_ahead(&m->before), 0ULL);
 	munmap(race, sizeof(*race));
 }
 

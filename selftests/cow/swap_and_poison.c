@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages that parent and child share, and that are not there any more when one of them
- * writes: swapped out by reclaim, or poisoned. Each process gets back what it had, and
- * only what it had; a poisoned page is refused to all, and no other page is.
+ * Pages that parent and child share and that are swapped out, or poisoned, when one of
+ * them writes, on any kernel. Each process reads back its own data. An access to the
+ * poisoned page gets SIGBUS in every process, an access to any other page does not.
  *
- * True on any kernel. Reclaim is that of a memory cgroup of the test's own, so that
- * nobody else's memory is swapped out.
+ * Only a memory cgroup of the test's own is reclaimed.
  */
 #include <setjmp.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -18,7 +16,6 @@
 #define TAG		41
 #define ROUNDS		4
 #define POISONED	17	/* this page */
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 
 /* What per-CPU batches of charges may hide */
 #define SLACK		(NR * ROUNDS / 4)
@@ -28,7 +25,7 @@ static size_t ps;
 FIXTURE(swap_and_poison)
 {
 	struct cow_settings saved;
-	char cgroup[64];
+	char cgroup[COW_CGROUP_DIR];
 };
 
 FIXTURE_VARIANT(swap_and_poison)
@@ -52,15 +49,7 @@ FIXTURE_SETUP(swap_and_poison)
 
 FIXTURE_TEARDOWN_PARENT(swap_and_poison)
 {
-	char path[96];
-	int k;
-
-	if (self->cgroup[0]) {
-		snprintf(path, sizeof(path), "%s/cgroup.kill", self->cgroup);
-		cow_write_file(path, "1");
-		for (k = 0; k < 1000 && rmdir(self->cgroup); k++)
-			usleep(1000);
-	}
+	cow_cgroup_remove(self->cgroup);
 	cow_restore(&self->saved);
 }
 
@@ -113,35 +102,18 @@ static bool content_is_right(char *p, page_set written, __u64 tag)
  */
 
 /* NULL, or why there is none */
-static const char *make_cgroup(char *dir, size_t size)
+static const char *make_cgroup(char *dir)
 {
-	char path[64], file[96];
+	const char *reason = cow_cgroup_make(dir, "cow_swap");
+	long bytes;
 
-	if (access(CGROUP_ROOT "/cgroup.controllers", F_OK))
-		return "no cgroup2 in " CGROUP_ROOT;
-	if (!cow_may_change())
-		return "a memory cgroup " COW_NEEDS;
-	if (cow_write_file(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return "no memory controller in " CGROUP_ROOT ", or not root";
-	snprintf(path, sizeof(path), CGROUP_ROOT "/cow_swap_%d", getpid());
-	if (mkdir(path, 0755))
-		return "cannot make a cgroup";
-	snprintf(dir, size, "%s", path);
-	snprintf(file, sizeof(file), "%s/memory.reclaim", path);
-	if (access(file, F_OK))
+	if (reason)
+		return reason;
+	if (cow_cgroup_write(dir, "memory.reclaim", "0") == -ENOENT)
 		return "kernel without memory.reclaim";
-	snprintf(file, sizeof(file), "%s/memory.swap.current", path);
-	if (access(file, F_OK))
+	if (cow_cgroup_read(dir, "memory.swap.current", &bytes))
 		return "swap is not counted in memory cgroups";
 	return NULL;
-}
-
-static int cgroup_write(const char *cgroup, const char *file, const char *text)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/%s", cgroup, file);
-	return cow_write_file(path, text);
 }
 
 static int swapped(const char *p)
@@ -159,10 +131,10 @@ static bool swap_out(const char *cgroup, const char *p)
 	int i;
 
 	for (i = 0; i < 50 && swapped(p) < NR * 3 / 4; i++) {
-		/* From a batch of this CPU nothing is reclaimed. */
+		/* Reclaim does not see folios in an LRU batch. */
 		cow_drain_lru();
 		/* -EAGAIN: not all of that was there */
-		cgroup_write(cgroup, "memory.reclaim", "16M");
+		cow_cgroup_write(cgroup, "memory.reclaim", "16M");
 	}
 	return swapped(p) >= NR / 2;
 }
@@ -224,7 +196,7 @@ static int round_of_both(struct work *work)
 							  PARENT_IS_WRONG;
 }
 
-/* Nobody else has the pages any more: read back, and only then written to */
+/* The child has exited: the pages are read back from swap, then written. */
 static int round_after_child(struct work *work)
 {
 	struct cow_child c;
@@ -261,7 +233,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	int i, ret = FINE;
 
 	(void)self;
-	if (cow_pin_cpu() || cgroup_write(work->cgroup, "cgroup.procs", "0"))
+	if (cow_pin_cpu() || cow_cgroup_enter(work->cgroup))
 		return NO_CGROUP;
 	for (i = 0; i < ROUNDS && ret == FINE; i++) {
 		work->p = cow_map(NR * ps, 0);
@@ -274,18 +246,17 @@ static int in_cgroup(struct cow_child *self, void *arg)
 }
 
 static void with_swap(struct __test_metadata *_metadata, char *cgroup,
-		      size_t size, int (*round)(struct work *work))
+		      int (*round)(struct work *work))
 {
 	struct work work = { .cgroup = cgroup, .round = round };
 	const char *reason;
 	struct cow_child c;
-	char path[96];
 	long bytes;
 	int status;
 
 	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
 		SKIP(return, "no swap space");
-	reason = make_cgroup(cgroup, size);
+	reason = make_cgroup(cgroup);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, &work));
@@ -293,21 +264,19 @@ static void with_swap(struct __test_metadata *_metadata, char *cgroup,
 	if (status == NOT_SWAPPED)
 		SKIP(return, "the pages do not go to swap");
 	EXPECT_EQ(FINE, status);
-	/* The last one to have a page in swap has freed it there. */
-	snprintf(path, sizeof(path), "%s/memory.swap.current", cgroup);
-	ASSERT_EQ(0, cow_read_long(path, &bytes));
+	/* The last user of a swap slot has freed it. */
+	ASSERT_EQ(0, cow_cgroup_read(cgroup, "memory.swap.current", &bytes));
 	EXPECT_GT(SLACK, bytes / (long)ps);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, sizeof(self->cgroup), round_of_both);
+	with_swap(_metadata, self->cgroup, round_of_both);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, sizeof(self->cgroup),
-		  round_after_child);
+	with_swap(_metadata, self->cgroup, round_after_child);
 }
 
 /*
@@ -381,7 +350,7 @@ static bool others_are_right(char *p, page_set written, __u64 tag)
 	return true;
 }
 
-/* Sees all of its own pages but that one, and writes to them. */
+/* Reads and writes all of its pages but the poisoned one. */
 static int meets_poison(struct cow_child *self, void *arg)
 {
 	char *p = arg;

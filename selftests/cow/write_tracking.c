@@ -139,7 +139,7 @@ static int wrong_bit(char *p, __u64 bit, page_set want)
 	return -1;
 }
 
-/* Shares the memory until it is told to end; it must not have changed by then. */
+/* Waits for the parent, then checks that its memory has not changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
@@ -261,7 +261,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_in_child, TEST_TIMEOUT)
 	EXPECT_EQ(-1, wrong_content(self->p, no_page));
 }
 
-/* Nobody else has the pages any more: they are reused. */
+/* The child has exited: the pages are reused. */
 TEST_F_TIMEOUT(write_tracking, soft_dirty_of_reused, TEST_TIMEOUT)
 {
 	struct cow_child c;
@@ -297,7 +297,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_by_the_kernel, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/* A copy for a pin is no write: the bit is what it was. */
+/* Unsharing for a pin is not a write: the bit does not change. */
 TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unshared, TEST_TIMEOUT)
 {
 	struct cow_child c;
@@ -549,7 +549,7 @@ static void handle_message(int who, const struct uffd_msg *msg)
 		mon.unexpected++;
 }
 
-/* Lets each write through after having noted it, until it is told to stop. */
+/* Records each write and lets it continue, until it is told to stop. */
 static void *monitor(void *arg)
 {
 	struct uffd_msg msg;
@@ -689,7 +689,7 @@ static int writes_all(struct cow_child *self, void *arg)
 	return wrong_content(arg, every_page) == -1 ? 0 : 2;
 }
 
-/* Who does not ask for forks gets no reports of the child's writes. */
+/* Without UFFD_FEATURE_EVENT_FORK the child's writes are not reported. */
 TEST_F_TIMEOUT(write_tracking, uffd_unaware_of_child, TEST_TIMEOUT)
 {
 	struct cow_child c;
