@@ -351,4 +351,48 @@ TEST_F_TIMEOUT(errors, renamed, TEST_TIMEOUT)
 	cow_child_end(&second);
 }
 
+/* The exit status of one of the other tools; in *said what is on standard error */
+static int tool(const char *command, char *said, size_t size)
+{
+	char line[PATH_MAX + 128], *path = own_path();
+	size_t len;
+	FILE *p;
+
+	*strrchr(path, '/') = '\0';
+	snprintf(line, sizeof(line), "cd '%s' && ./%s", path, command);
+	p = popen(line, "re");
+	if (!p)
+		return -1;
+	len = fread(said, 1, size - 1, p);
+	said[len] = '\0';
+	return WEXITSTATUS(pclose(p));
+}
+
+TEST_F_TIMEOUT(errors, other_tools, TEST_TIMEOUT)
+{
+	static const struct {
+		const char *command, *says;
+	} bad[] = {
+		{ "cow_snapshot 1 2>&1 > /dev/full", "cow_snapshot: cannot write: No space left" },
+		{ "cow_snapshot 12abc 2>&1", "'12abc' is not a number of megabytes" },
+		{ "cow_snapshot 1 2 2>&1", "Usage: ./cow_snapshot [MEGABYTES]\n" },
+		{ "cow_profile --help 2>&1 > /dev/full", "cow_profile: cannot write: No space left" },
+		{ "cow_profile nonsense 2>&1", "'nonsense' is neither fork nor cow\n" },
+		{ "cow_profile 2>&1", "which one, fork or cow?\n" },
+		{ "cow_profile fork -n 1x 2>&1", "1x" },
+		{ "cow_bench --help 2>&1 > /dev/full", "cannot write the output: No space" },
+		{ "cow_bench --size 12abc 2>&1", "'12abc' is not a size such as 16M\n" },
+		{ "cow_bench --workload nonsense 2>&1", "no workload is called 'nonsense'" },
+	};
+	char said[4096];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(bad); i++) {
+		EXPECT_EQ(tool(bad[i].command, said, sizeof(said)), 2)
+			TH_LOG("%s: %s", bad[i].command, said);
+		EXPECT_NE(strstr(said, bad[i].says), NULL)
+			TH_LOG("%s: %s", bad[i].command, said);
+	}
+}
+
 TEST_HARNESS_MAIN
