@@ -373,10 +373,10 @@ TEST_F_TIMEOUT(errors, other_tools, TEST_TIMEOUT)
 	static const struct {
 		const char *command, *says;
 	} bad[] = {
-		{ "cow_snapshot 1 2>&1 > /dev/full", "cow_snapshot: cannot write: No space left" },
+		{ "cow_snapshot 1 2>&1 > /dev/full", "cannot write: No space left" },
 		{ "cow_snapshot 12abc 2>&1", "'12abc' is not a number of megabytes" },
 		{ "cow_snapshot 1 2 2>&1", "Usage: ./cow_snapshot [MEGABYTES]\n" },
-		{ "cow_profile --help 2>&1 > /dev/full", "cow_profile: cannot write: No space left" },
+		{ "cow_profile --help 2>&1 > /dev/full", "cannot write: No space left" },
 		{ "cow_profile nonsense 2>&1", "'nonsense' is neither fork nor cow\n" },
 		{ "cow_profile 2>&1", "which one, fork or cow?\n" },
 		{ "cow_profile fork -n 1x 2>&1", "1x" },
