@@ -90,6 +90,26 @@ run_benchmarks()
 	say "elapsed: ${SECONDS}s"
 }
 
+# Writes by a KVM guest whose memory a child shares, beside the same writes by the
+# program itself
+KVM_CASES=(--workload 'seq,random,kvm-seq,kvm-random' --config 'off,fixed-1,fixed-15,adaptive,nofork')
+
+bench_kvm()
+{
+	local dir=$LOGS/guest
+	use_mode "$MODE"
+	BENCH_KVM=1
+	prepare_bench
+	begin_job
+	section rows "/$BENCH_PROGRAM" --json ${QUICK:+--quick} "${KVM_CASES[@]}"
+	run_job "$dir"
+	collect_rows "$dir" rows.out > "$dir/rows.json" || leave "$E_USAGE"
+	rows show "$dir/rows.json"
+	record_rows "$dir/rows.json"
+	[ -z "$ROWS_FILE" ] || cp "$dir/rows.json" "$ROWS_FILE"
+	! grep -q 'KVM: \|no /dev/kvm' "$dir/rows.json" || die "KVM does not run in the guest; log: $dir/job.log"
+}
+
 has_plots()
 {
 	[ -n "$HTML$PLOTS" ]

@@ -48,6 +48,7 @@ fragments()
 	echo "$config/$1.config"
 	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
 	[ -z "$BENCH" ] || echo "$config/bench.config"
+	[ -z "$BENCH_KVM" ] || echo "$config/bench-kvm.config"
 	[ -n "$UNPATCHED$OPTIONS_OFF" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }
@@ -59,7 +60,7 @@ tree_has_series()
 
 out_name()
 {
-	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}${OPTIONS_OFF:+-off}"
+	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}${BENCH_KVM:+-kvm}${OPTIONS_OFF:+-off}"
 }
 
 # configure TREE OUT ARCH: writes OUT/.config when what it depends on changed

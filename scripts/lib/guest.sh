@@ -100,7 +100,7 @@ image_accelerator()
 guest_machine()
 {
 	if [ -n "$ICOUNT" ]; then
-		MACHINE=(-machine pc-i440fx-7.2 -cpu qemu64-v1 -smp 1
+		MACHINE=(-machine pc-i440fx-7.2 -cpu "qemu64-v1${BENCH_KVM:+,+svm,+npt}" -smp 1
 			-accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
 		return
 	fi

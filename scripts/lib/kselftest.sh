@@ -131,14 +131,14 @@ tools_archive()
 {
 	local dir
 	dir=$(mktemp -d "$SCRATCH/tools.XXX")
-	if [ -n "$IMAGE" ] && filtered_programs | grep -x cow_bpf.sh > /dev/null &&
+	if [ -n "$IMAGE" ] && filtered_programs | grep -x -e cow_bpf.sh -e cow_docs.sh > /dev/null &&
 		[ -x "$(guest_program bpftrace)" ]; then
 		copy_program "$dir" "$(guest_program bpftrace)" /usr/bin/bpftrace
 	fi
-	if filtered_programs | grep -x cow_trace.sh > /dev/null; then
+	if filtered_programs | grep -x -e cow_trace.sh -e cow_docs.sh > /dev/null; then
 		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd
 	fi
-	if filtered_programs | grep -x -e cow_trace.sh -e cowstat_stock > /dev/null; then
+	if filtered_programs | grep -x -e cow_trace.sh -e cowstat_stock -e cow_docs.sh > /dev/null; then
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf
 	fi
 	pack "$dir" "$1"

@@ -3,6 +3,9 @@
 #
 # The legs of check: which there are, and what each does.
 
+# shellcheck source=scripts/tests/documented.sh
+. "$ROOT/scripts/tests/documented.sh"
+
 # ours COMMAND ARGS...: a command of this harness
 ours()
 {
@@ -71,6 +74,7 @@ default_kernel_legs()
 	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
 	leg_with vng "$k: virtme-ng" virtme_ng
+	leg "$k: commands of the README" documented_leg
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
 	leg "$k: templates" templates
@@ -252,8 +256,8 @@ plain_on_two_nodes()
 image_tools()
 {
 	local status=0
-	ours kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh' || status=$?
-	! grep "^skip" "$COW_RESULTS" | grep -v "cow_bpf.sh:copy" || return 1
+	ours kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh cow_docs.sh' || status=$?
+	! grep "^skip" "$COW_RESULTS" | grep -v -e 'cow_bpf.sh:copy' -e 'cow_docs.sh:.*CONFIG_COW_STATS' || return 1
 	return "$status"
 }
 

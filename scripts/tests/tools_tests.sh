@@ -35,6 +35,19 @@ test_cow_stats_py()
 		counts_in_python
 		[ "$STATUS" -eq 2 ] || { echo "'$line' was accepted"; return 1; }
 	done
+	echo 'faults: 1' > "$SCRATCH/cow_stats.proc/cow_stats"
+	# a line for each process, once
+	counts_in_python 7 7
+	[ "$STATUS" -eq 0 ] && [ "$(echo "$OUT" | grep -c 'pid="7"')" -eq 1 ] || return 1
+	for line in 0 -1 x 1x ''; do
+		counts_in_python -- "$line"
+		[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"'$line' is not a process id"* ]] ||
+			{ echo "'$line' was accepted: $OUT"; return 1; }
+	done
+	STATUS=0
+	python3 -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" \
+		> /dev/full 2> "$SCRATCH/cow_stats.out" || STATUS=$?
+	[ "$STATUS" -eq 2 ] && grep -q '^cow_stats.py: cannot write: No space' "$SCRATCH/cow_stats.out" || return 1
 	rm "$SCRATCH/cow_stats.proc/cow_stats"
 	counts_in_python
 	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]]

@@ -9,11 +9,13 @@
 DIR=$(dirname "$(readlink -f "$0")")
 . "$DIR/trace_helpers.sh"
 
-TESTS="count lat stacks map other_process copy bad_argument"
+TESTS="count lat stacks map other_process one_process copy bad_argument"
 
-# Beside the tests where they are installed
-BT=$DIR
-[ -e "$BT/cowcount.bt" ] || BT=$DIR/tools
+# script NAME: beside the tests, where it was made or installed
+script()
+{
+	[ -e "$DIR/$1.bt" ] && echo "$DIR/$1.bt" || echo "$DIR/tools/$1.bt"
+}
 
 # The memory of known_faults
 FROM=0x200000000
@@ -21,23 +23,24 @@ TO=0x300000000
 
 before_test()
 {
-	:
+	pid=
 }
 
 after_test()
 {
-	:
+	[ -z "$pid" ] || kill "$pid" 2> /dev/null
+	return 0
 }
 
 # trace SCRIPT [ARGS...]: what it prints of known_faults in TMP/out
 trace()
 {
-	script=$1
+	name=$1
 	shift
-	if ! bpftrace -c "$DIR/known_faults" "$BT/$script.bt" "$@" \
+	if ! bpftrace -c "$DIR/known_faults" "$(script "$name")" "$@" \
 			> "$TMP/out" 2> "$TMP/errors"; then
 		sed 's/^/# /' "$TMP/out" "$TMP/errors"
-		complain "bpftrace $script.bt failed"
+		complain "bpftrace $name.bt failed"
 		return
 	fi
 	# known_faults has the same standard output.
@@ -52,6 +55,18 @@ same()
 	complain "$1: expected $(cat "$TMP/expected")"
 }
 
+# Is nothing printed but what known_faults says, the first line and what PATTERN, an
+# extended regular expression, matches as a whole? An internal map would show here.
+nothing_but()
+{
+	grep -v -e '^pid ' -e '^cow_' -e '^Attach' -e '^Tracing ' -e '^$' "$TMP/out" |
+		grep -vxE "$1" > "$TMP/rest" || return 0
+	sed 's/^/# /' "$TMP/rest"
+	complain "unexpected output"
+}
+
+BAR='[[(][0-9]+[KMG]?(, [0-9]+[KMG]?)?[])] +[0-9]+ \|[@ ]+\|'
+
 # How many records of a kind known_faults expects
 expected_number()
 {
@@ -65,7 +80,7 @@ test_count()
 		echo "@${kind}[$(known_pid), known_faults]: $(expected_number $kind)"
 	done > "$TMP/expected"
 	grep '^@' "$TMP/out" | sort > "$TMP/records"
-	same "faults by process"
+	same "faults by process" && nothing_but '@(copied|reused)\[.*'
 }
 
 # histogram NAME: the sum of its lines
@@ -83,6 +98,7 @@ test_lat()
 		histogram "${kind}_ns" > "$TMP/records"
 		same "$kind faults in the histogram" || return
 	done
+	nothing_but "@(copied|reused)_ns: *|$BAR"
 }
 
 test_stacks()
@@ -91,7 +107,9 @@ test_stacks()
 	expected_number copied > "$TMP/expected"
 	sed -n 's/^, known_faults]: //p' "$TMP/out" | awk '{ sum += $1 } END { print sum + 0 }' \
 		> "$TMP/records"
-	same "stacks of copied pages"
+	same "stacks of copied pages" || return
+	# A frame: an address, or a name with an offset
+	nothing_but '@copied\[|[[:space:]]+(0x)?[0-9a-f]+|[[:space:]]+[^ ]+\+[0-9]+( .*)?|, known_faults\]: [0-9]+'
 }
 
 # Each copied address is in one of the mappings, and each mapping has as many.
@@ -111,13 +129,38 @@ test_map()
 		END { print all }' "$TMP/addresses" "$TMP/maps" | sort -u > "$TMP/records"
 	{ expected_number copied; echo right; } > "$TMP/expected"
 	same "copies by mapping" || return
-	grep -q 'memfd:known_faults' "$TMP/maps" || complain "the file is not named"
+	grep -q 'memfd:known_faults' "$TMP/maps" || complain "the file is not named" || return
+	nothing_but '@copied\[[0-9]+, [0-9]+, [0-9]+, .*\]: [0-9]+'
 }
 
 test_other_process()
 {
 	trace cowcount $$ || return
 	! grep -q known_faults, "$TMP/out" || complain "counted another process than $$"
+}
+
+# Only the process of that number, which becomes known_faults when it is told to
+test_one_process()
+{
+	mkfifo "$TMP/begin"
+	sh -c 'read -r go < "$1" && exec "$2"' sh "$TMP/begin" "$DIR/known_faults" \
+		> "$TMP/said" 2> "$TMP/errors" &
+	pid=$!
+	# until it has gone, or is a zombie, as we have not waited for it yet
+	cat > "$TMP/go" <<-END
+	#!/bin/sh
+	echo go > "$TMP/begin"
+	while grep -q ') [^Z]' /proc/$pid/stat 2> /dev/null; do sleep 0.1; done
+	END
+	chmod +x "$TMP/go"
+	bpftrace -c "$TMP/go" "$(script cowcount)" $pid $FROM $TO > "$TMP/out" 2>> "$TMP/errors" ||
+		complain "bpftrace failed: $(cat "$TMP/errors")" || return
+	wait $pid || complain "known_faults failed" || return
+	for kind in copied reused; do
+		echo "@${kind}[$pid, known_faults]: $(expected_number $kind)"
+	done > "$TMP/expected"
+	grep '^@' "$TMP/out" | sort > "$TMP/records"
+	same "faults of process $pid"
 }
 
 # The time of the copy alone, where the kernel has the event
@@ -128,14 +171,14 @@ test_copy()
 	trace cowcopy 0 $FROM $TO || return
 	expected_number copied > "$TMP/expected"
 	histogram copy_ns > "$TMP/records"
-	same "copies in the histogram"
+	same "copies in the histogram" && nothing_but "@copy_ns: *|@ahead_pages: 0|$BAR"
 }
 
 test_bad_argument()
 {
-	for script in "$BT"/cow*.bt; do
-		! bpftrace "$script" everything > "$TMP/out" 2>&1 ||
-			complain "$script: accepted 'everything' as a PID" || return
+	for name in cowcopy cowcount cowlat cowmap cowstacks; do
+		! bpftrace "$(script $name)" everything > "$TMP/out" 2>&1 ||
+			complain "$name.bt: accepted 'everything' as a PID" || return
 	done
 }
 

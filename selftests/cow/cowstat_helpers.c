@@ -217,6 +217,26 @@ void fake_stat(char state, unsigned long flags, unsigned long minflt,
 	fake_text(fake_pid_file("stat"), text);
 }
 
+/* A process of this name that has counted this */
+void fake_process(pid_t pid, const char *name, const struct cow_stats *s)
+{
+	char path[160], text[256];
+
+	snprintf(path, sizeof(path), "%s/%d", fake, pid);
+	mkdir(path, 0755);
+	snprintf(path, sizeof(path), "%d/stat", pid);
+	snprintf(text, sizeof(text),
+		 "%d (%s) S 1 1 1 0 -1 0 50 6 0 0 1 2 3 4 20 0 1 0 777 1 1 1\n",
+		 pid, name);
+	fake_text(path, text);
+	snprintf(path, sizeof(path), "%d/cow_stats", pid);
+	fake_text(path, counts_text(s, true));
+	/* Last: cowstat -C looks for it. */
+	snprintf(path, sizeof(path), "%d/comm", pid);
+	snprintf(text, sizeof(text), "%s\n", name);
+	fake_text(path, text);
+}
+
 /* Counters that differ from each other, by the multiple of a base */
 void make_counts(struct cow_stats *s, unsigned long long base)
 {

@@ -33,6 +33,8 @@ const char *vmstat_text(unsigned long pgfault, unsigned long pgreuse);
 void fake_vmstat(unsigned long pgfault, unsigned long pgreuse);
 void fake_stat(char state, unsigned long flags, unsigned long minflt,
 	       unsigned long start);
+/* A process of this name that has counted this */
+void fake_process(pid_t pid, const char *name, const struct cow_stats *s);
 /* Counters that differ from each other, by the multiple of a base */
 void make_counts(struct cow_stats *s, unsigned long long base);
 

@@ -25,26 +25,6 @@ FIXTURE(lists)
 	struct cow_stats a, b;
 };
 
-/* A process of this name that has counted this */
-static void put_process(pid_t pid, const char *name, const struct cow_stats *s)
-{
-	char path[160], text[256];
-
-	snprintf(path, sizeof(path), "%s/%d", fake, pid);
-	mkdir(path, 0755);
-	snprintf(path, sizeof(path), "%d/stat", pid);
-	snprintf(text, sizeof(text),
-		 "%d (%s) S 1 1 1 0 -1 0 50 6 0 0 1 2 3 4 20 0 1 0 777 1 1 1\n",
-		 pid, name);
-	fake_text(path, text);
-	snprintf(path, sizeof(path), "%d/cow_stats", pid);
-	fake_text(path, counts_text(s, true));
-	/* Last: cowstat -C looks for it. */
-	snprintf(path, sizeof(path), "%d/comm", pid);
-	snprintf(text, sizeof(text), "%s\n", name);
-	fake_text(path, text);
-}
-
 static void remove_process(pid_t pid)
 {
 	char path[64];
@@ -66,8 +46,8 @@ FIXTURE_SETUP(lists)
 	fake_vmstat(1005, 100);
 	fake_sysctl("1\n");
 	fake_text("cow_histogram", "copy 5 5 10\nfault 64 65 20\n");
-	put_process(FAKE_PID, "small", &self->a);
-	put_process(OTHER_PID, "large one", &self->b);
+	fake_process(FAKE_PID, "small", &self->a);
+	fake_process(OTHER_PID, "large one", &self->b);
 }
 
 FIXTURE_TEARDOWN(lists)
@@ -190,7 +170,7 @@ TEST_F_TIMEOUT(lists, processes, TEST_TIMEOUT)
 	EXPECT_EQ(run.status, 1);
 	EXPECT_EQ(count_of(run.errors, "process 4000000 has exited"), 1);
 	EXPECT_EQ(count_of(run.errors, "process 4000001 has exited"), 1);
-	put_process(FAKE_PID, "small", &self->a);
+	fake_process(FAKE_PID, "small", &self->a);
 	EXPECT_EQ(cowstat("--proc", fake, "-p", PIDS, NULL), 2);
 	EXPECT_NE(strstr(run.errors, "process 4000001: no such process"), NULL);
 }
@@ -201,7 +181,7 @@ TEST_F_TIMEOUT(lists, all, TEST_TIMEOUT)
 	struct cow_stats none = self->a;
 
 	memset(none.v, 0, sizeof(none.v));
-	put_process(OTHER_PID + 1, "idle", &none);
+	fake_process(OTHER_PID + 1, "idle", &none);
 	start("--proc", fake, "-j", "-a", NULL);
 	EXPECT_TRUE(next_process(OTHER_PID, "large one", self->b.v[COW_FAULTS]));
 	EXPECT_TRUE(next_process(FAKE_PID, "small", self->a.v[COW_FAULTS]));
@@ -222,7 +202,7 @@ TEST_F_TIMEOUT(lists, name, TEST_TIMEOUT)
 	EXPECT_TRUE(next_process(FAKE_PID, "small", self->a.v[COW_FAULTS]));
 	EXPECT_TRUE(json_null("seconds"));
 	EXPECT_TRUE(next_process(FAKE_PID, "small", 0));
-	put_process(OTHER_PID + 1, "small", &self->b);
+	fake_process(OTHER_PID + 1, "small", &self->b);
 	do {
 		line = next_line();
 		ASSERT_TRUE(json_parse(line));

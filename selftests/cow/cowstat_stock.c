@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -438,16 +439,70 @@ TEST_F_TIMEOUT(tracefs, nothing_remains, TEST_TIMEOUT)
 	EXPECT_EQ(leftovers(), 0);
 }
 
+/* Neither a folder of the instance nor a number that somebody has is enough. */
+TEST_F_TIMEOUT(tracefs, number_is_used_again, TEST_TIMEOUT)
+{
+	struct run first;
+
+	/* init is no cowstat. */
+	ASSERT_EQ(mkdir(TRACEFS "/instances/cowstat_1", 0700), 0);
+	EXPECT_EQ(cowstat("-j", NULL), 0);
+	EXPECT_EQ(leftovers(), 0);
+	/* One that runs keeps what it has. */
+	start("-j", "0.1", NULL);
+	ASSERT_NE(next_line(), NULL);
+	first = run;
+	EXPECT_EQ(cowstat("-j", NULL), 0);
+	run = first;
+	EXPECT_GT(leftovers(), 0);
+	ASSERT_TRUE(json_parse(next_line()));
+	EXPECT_FALSE(json_null("faults"));
+	finish(SIGTERM);
+	EXPECT_EQ(run.status, 0);
+	EXPECT_EQ(leftovers(), 0);
+}
+
 /*
- * --spend N: N pages are copied by a grandchild that nobody waits for, as its
- * parent has exited.
+ * --spend N, --linger N: N pages are copied by a grandchild that nobody waits for,
+ * as its parent has exited. With --linger it does so after its main thread has
+ * exited, and lives on until cowstat has.
  */
-static int spend(int pages)
+struct job {
+	char *area;
+	int pages, fd;
+	pid_t cowstat;
+};
+
+static int copy_pages(const struct job *job)
+{
+	int i;
+
+	for (i = 0; i < job->pages; i++)
+		cow_touch(job->area + i * cow_page_size(), 'w');
+	return write(job->fd, "", 1) != 1;
+}
+
+static void *linger(void *arg)
+{
+	const struct job *job = arg;
+
+	while (!cow_task_ended(getpid()))
+		usleep(1000);
+	if (copy_pages(job))
+		_exit(1);
+	while (!kill(job->cowstat, 0))
+		usleep(1000);
+	_exit(0);
+}
+
+static int spend(int pages, bool lingers)
 {
 	size_t size = cow_page_size();
 	char *area = cow_map(512 * size, size);
+	struct job job = { .area = area, .pages = pages, .cowstat = getppid() };
 	struct cow_child idle;
-	int ends[2], i;
+	pthread_t thread;
+	int ends[2];
 	pid_t pid;
 	char byte;
 
@@ -462,9 +517,13 @@ static int spend(int pages)
 	if (!pid) {
 		if (fork())
 			_exit(0);
-		for (i = 0; i < pages; i++)
-			cow_touch(area + i * size, 'w');
-		_exit(write(ends[1], "", 1) != 1);
+		job.fd = ends[1];
+		if (!lingers)
+			_exit(copy_pages(&job));
+		if (pthread_create(&thread, NULL, linger, &job))
+			_exit(1);
+		/* This thread alone */
+		syscall(SYS_exit, 0);
 	}
 	close(ends[1]);
 	if (waitpid(pid, NULL, 0) != pid || read(ends[0], &byte, 1) != 1)
@@ -472,17 +531,25 @@ static int spend(int pages)
 	return cow_child_end(&idle);
 }
 
-static unsigned long long bill(const char *pages)
+struct billed {
+	unsigned long long copied, minor;
+};
+
+static struct billed bill(const char *how, const char *pages)
 {
+	struct billed billed = {};
+
 	const char *enable = access("/proc/cow_stats", F_OK) ? "-j" : "-je";
 	char self[PATH_MAX];
 
 	/* cowstat() writes over what own_path() returns. */
 	snprintf(self, sizeof(self), "%s", own_path());
-	if (cowstat(enable, "--", self, "--spend", pages, NULL) ||
+	if (cowstat(enable, "--", self, how, pages, NULL) ||
 	    !json_parse(strchr(run.errors, '{')) || json_null("faults"))
-		return 0;
-	return json_ull("faults") + json_ull("precopy_success");
+		return billed;
+	billed.copied = json_ull("faults") + json_ull("precopy_success");
+	billed.minor = json_ull("minor_faults");
+	return billed;
 }
 
 /* Also on a kernel with CONFIG_COW_STATS, whose own counts are by process */
@@ -512,12 +579,24 @@ FIXTURE_TEARDOWN(bill)
  */
 TEST_F_TIMEOUT(bill, has_grandchildren, TEST_TIMEOUT)
 {
-	unsigned long long few = bill("12"), many = bill("512");
+	static const char * const ways[] = { "--spend", "--linger" };
+	size_t i;
 
-	ASSERT_GE(few, 12ULL)
-		TH_LOG("%s", run.errors);
-	EXPECT_GE(many, few + 500 - SLACK);
-	EXPECT_LE(many, few + 500 + SLACK);
+	for (i = 0; i < ARRAY_SIZE(ways); i++) {
+		struct billed few = bill(ways[i], "12"), many = bill(ways[i], "512");
+
+		ASSERT_GE(few.copied, 12ULL)
+			TH_LOG("%s", run.errors);
+		EXPECT_GE(many.copied, few.copied + 500 - SLACK)
+			TH_LOG("%s", ways[i]);
+		EXPECT_LE(many.copied, few.copied + 500 + SLACK)
+			TH_LOG("%s", ways[i]);
+		/* None is copied ahead by default. */
+		EXPECT_GE(many.minor, many.copied)
+			TH_LOG("%s", ways[i]);
+		EXPECT_EQ(!!strstr(run.errors, "1 of its processes still run"), i == 1)
+			TH_LOG("%s", run.errors);
+	}
 }
 
 /*
@@ -586,6 +665,8 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "--copy"))
 		_exit(copy());
 	if (argc == 3 && !strcmp(argv[1], "--spend"))
-		_exit(spend(atoi(argv[2])));
+		_exit(spend(atoi(argv[2]), false));
+	if (argc == 3 && !strcmp(argv[1], "--linger"))
+		_exit(spend(atoi(argv[2]), true));
 	return test_harness_run(argc, argv);
 }

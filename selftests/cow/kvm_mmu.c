@@ -30,12 +30,10 @@
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+#include "cow_guest.h"
 
 #ifdef __x86_64__
 
-#include <linux/kvm.h>
-
-#define DEVICE	"/dev/kvm"
 #define GROUP	(COW_MAX_AHEAD + 1)
 #define GROUPS	4
 #define PAGES	(GROUPS * GROUP)
@@ -45,7 +43,6 @@
 #define GUEST_LOW_SIZE	0x10000
 #define GUEST_REPORT	0x8000
 #define GUEST_AREA	0x100000
-#define GUEST_PORT	0x10
 
 /*
  * esi: address in the first page, ecx: number of pages, edi: where to report,
@@ -59,14 +56,14 @@ static const unsigned char guest_program[] = {
 	0x83, 0xc7, 0x04,			/* add $4,%edi */
 	0x49,					/* dec %ecx */
 	0x75, 0xf0,				/* jne read */
-	0xe6, GUEST_PORT,			/* out %al,$GUEST_PORT */
+	0xe6, COW_GUEST_PORT,			/* out %al,$COW_GUEST_PORT */
 	/* 0x12: write */
 	0x89, 0x06,				/* mov %eax,(%esi) */
 	0x81, 0xc6, 0x00, 0x10, 0x00, 0x00,	/* add $0x1000,%esi */
 	0x40,					/* inc %eax */
 	0x49,					/* dec %ecx */
 	0x75, 0xf4,				/* jne write */
-	0xe6, GUEST_PORT,			/* out %al,$GUEST_PORT */
+	0xe6, COW_GUEST_PORT,			/* out %al,$COW_GUEST_PORT */
 };
 
 #define GUEST_READ	0x00
@@ -124,11 +121,9 @@ struct vm {
 	char *area;
 	char *low;		/* shared: no copy-on-write of its own */
 	__u32 *report;		/* a word for each page */
-	struct kvm_run *run;
-	int vcpu;
+	struct cow_guest guest;
 	int stats;
 	off_t filled_at;	/* in stats */
-	__u32 exit_reason;	/* if it was not the expected one */
 };
 
 FIXTURE(kvm_mmu)
@@ -149,46 +144,6 @@ FIXTURE_VARIANT_ADD(kvm_mmu, ahead_1) { .ahead = 1 };
 FIXTURE_VARIANT_ADD(kvm_mmu, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(kvm_mmu, adaptive) { .ahead = COW_ADAPTIVE };
 FIXTURE_VARIANT_ADD(kvm_mmu, adaptive_folios) { .ahead = COW_ADAPTIVE, .folios = true };
-
-static int add_memory(int vm, __u32 slot, __u64 guest, void *addr, size_t size)
-{
-	struct kvm_userspace_memory_region region = {
-		.slot = slot,
-		.guest_phys_addr = guest,
-		.memory_size = size,
-		.userspace_addr = (uintptr_t)addr,
-	};
-
-	return ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region);
-}
-
-/* Protected mode without paging: addresses are those of the memory slots. */
-static int set_mode(int vcpu)
-{
-	struct kvm_segment data = {
-		.limit = 0xffffffff,
-		.selector = 16,
-		.type = 3,
-		.present = 1,
-		.db = 1,
-		.s = 1,
-		.g = 1,
-	};
-	struct kvm_sregs sregs;
-
-	if (ioctl(vcpu, KVM_GET_SREGS, &sregs))
-		return -1;
-	sregs.cs = data;
-	sregs.cs.selector = 8;
-	sregs.cs.type = 11;
-	sregs.ds = data;
-	sregs.es = data;
-	sregs.fs = data;
-	sregs.gs = data;
-	sregs.ss = data;
-	sregs.cr0 = 0x11;
-	return ioctl(vcpu, KVM_SET_SREGS, &sregs);
-}
 
 /* Where in the statistics is this one? -1 if KVM has none. */
 static off_t stat_offset(int fd, const char *name)
@@ -231,7 +186,7 @@ FIXTURE_SETUP(kvm_mmu)
 	struct vm *vm = &self->vm;
 	const char *reason;
 	unsigned int page;
-	int kvm, fd, size;
+	int ret;
 
 	ASSERT_EQ(cow_page_size(), 4096UL);
 	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
@@ -239,22 +194,15 @@ FIXTURE_SETUP(kvm_mmu)
 	if (reason)
 		SKIP(return, "%s", reason);
 	cow_map_hugepage = variant->folios;
-	kvm = open(DEVICE, O_RDWR | O_CLOEXEC);
-	if (kvm < 0) {
-		int err = errno;
-
+	ret = cow_guest_open(&vm->guest);
+	reason = cow_guest_missing(ret);
+	if (reason) {
 		cow_undo(&self->undo);
 		cow_restore(&self->saved);
-		if (err == ENOENT || err == ENODEV || err == ENXIO)
-			SKIP(return, "no " DEVICE ": no KVM, or not on this CPU");
-		if (err == EACCES || err == EPERM)
-			SKIP(return, DEVICE " needs root, or the group kvm");
-		ASSERT_EQ(err, 0);
+		SKIP(return, "%s", reason);
 	}
-	ASSERT_EQ(ioctl(kvm, KVM_GET_API_VERSION, 0), KVM_API_VERSION);
-	fd = ioctl(kvm, KVM_CREATE_VM, 0);
-	ASSERT_GE(fd, 0)
-		TH_LOG("KVM_CREATE_VM: %s", strerror(errno));
+	ASSERT_EQ(ret, 0)
+		TH_LOG("KVM: %s", strerror(-ret));
 
 	vm->area = cow_map(PAGES * cow_page_size(), PAGES * cow_page_size());
 	ASSERT_NE(vm->area, NULL);
@@ -263,19 +211,10 @@ FIXTURE_SETUP(kvm_mmu)
 	ASSERT_NE(vm->low, MAP_FAILED);
 	vm->report = (__u32 *)(vm->low + GUEST_REPORT);
 	memcpy(vm->low, guest_program, sizeof(guest_program));
-	ASSERT_EQ(add_memory(fd, 0, 0, vm->low, GUEST_LOW_SIZE), 0);
-	ASSERT_EQ(add_memory(fd, 1, GUEST_AREA, vm->area,
-			     PAGES * cow_page_size()), 0);
-
-	vm->vcpu = ioctl(fd, KVM_CREATE_VCPU, 0);
-	ASSERT_GE(vm->vcpu, 0);
-	size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
-	ASSERT_GE(size, (int)sizeof(*vm->run));
-	vm->run = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       vm->vcpu, 0);
-	ASSERT_NE(vm->run, MAP_FAILED);
-	ASSERT_EQ(set_mode(vm->vcpu), 0);
-	vm->stats = ioctl(vm->vcpu, KVM_GET_STATS_FD, 0);
+	ASSERT_EQ(cow_guest_memory(&vm->guest, 0, 0, vm->low, GUEST_LOW_SIZE), 0);
+	ASSERT_EQ(cow_guest_memory(&vm->guest, 1, GUEST_AREA, vm->area,
+				   PAGES * cow_page_size()), 0);
+	vm->stats = ioctl(vm->guest.vcpu, KVM_GET_STATS_FD, 0);
 	ASSERT_GE(vm->stats, 0);
 	vm->filled_at = stat_offset(vm->stats, "pf_fixed");
 	ASSERT_GE(vm->filled_at, 0);
@@ -283,7 +222,7 @@ FIXTURE_SETUP(kvm_mmu)
 	for (page = 0; page < PAGES; page++)
 		fill(vm->area, page, OLD);
 	ASSERT_EQ(guest_read(vm), 0)
-		TH_LOG("exit reason %u", vm->exit_reason);
+		TH_LOG("exit reason %u", vm->guest.exit_reason);
 	/* PVM does so, for a guest without paging. */
 	if (!filled(vm)) {
 		cow_undo(&self->undo);
@@ -299,26 +238,6 @@ FIXTURE_TEARDOWN_PARENT(kvm_mmu)
 	cow_restore(&self->saved);
 }
 
-/*
- * Run a part of the guest's program until it leaves. A thread may do this, and
- * must not ASSERT. 0 or a negative errno.
- */
-static int run_guest(struct vm *vm, const struct kvm_regs *regs)
-{
-	if (ioctl(vm->vcpu, KVM_SET_REGS, regs))
-		return -errno;
-	while (ioctl(vm->vcpu, KVM_RUN, 0))
-		if (errno != EINTR && errno != EAGAIN)
-			return -errno;
-	if (vm->run->exit_reason != KVM_EXIT_IO ||
-	    vm->run->io.direction != KVM_EXIT_IO_OUT ||
-	    vm->run->io.port != GUEST_PORT) {
-		vm->exit_reason = vm->run->exit_reason;
-		return -EPROTO;
-	}
-	return 0;
-}
-
 /* Have the guest read the first word of each page, into report. */
 static int guest_read(struct vm *vm)
 {
@@ -331,7 +250,7 @@ static int guest_read(struct vm *vm)
 	};
 
 	memset(vm->report, 0, PAGES * sizeof(*vm->report));
-	return run_guest(vm, &regs);
+	return cow_guest_run(&vm->guest, &regs);
 }
 
 /* Have the guest write the first word of nr pages. */
@@ -345,7 +264,7 @@ static int guest_write(struct vm *vm, unsigned int page, unsigned int nr)
 		.rflags = 2,
 	};
 
-	return run_guest(vm, &regs);
+	return cow_guest_run(&vm->guest, &regs);
 }
 
 /* The tag of what the guest read in the page, or -1 if it is something else */
@@ -389,7 +308,7 @@ static void share_and_map(struct __test_metadata *_metadata, struct vm *vm)
 
 	/* What the fork has to drop: entries that are there, and writable. */
 	ASSERT_EQ(guest_read(vm), 0)
-		TH_LOG("exit reason %u", vm->exit_reason);
+		TH_LOG("exit reason %u", vm->guest.exit_reason);
 	ASSERT_EQ(cow_child_fork(&child, check_snapshot, vm->area), 0);
 	ASSERT_EQ(cow_child_recv(&child), 1);
 	ASSERT_EQ(cow_child_settle(&child), 0);
@@ -781,7 +700,7 @@ TEST_F_TIMEOUT(kvm_mmu, write_while_writing, TEST_TIMEOUT)
 		}
 		ASSERT_EQ(pthread_join(thread, NULL), 0);
 		ASSERT_EQ(race->err, 0)
-			TH_LOG("exit reason %u", vm->exit_reason);
+			TH_LOG("exit reason %u", vm->guest.exit_reason);
 		munmap(race, sizeof(*race));
 		for (page = 0; page < PAGES; page++) {
 			__u32 *p = page_words(vm->area, page);

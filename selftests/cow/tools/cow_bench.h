@@ -12,6 +12,7 @@
  * cow_bench_rep.c        memory, children, writing
  * cow_bench_count.c      count: the kernel's counters, frame numbers
  * cow_bench_loop.c       the clock, and the loops that are measured
+ * cow_bench_guest.c      writes by a KVM guest
  * cow_bench_host.c       CPUs, settings, memory that a fork leaves alone
  *
  * A case is a workload with a configuration and a size. It is run several
@@ -132,6 +133,7 @@ struct bench_rep {
 	enum bench_pass pass;
 	bool counted;		/* the kernel counts */
 	bool marked;		/* cow_marker.h around what is timed */
+	bool in_guest;		/* written to by bench_guest_write() */
 
 	char *base;		/* the region */
 	char *copy;		/* where memcpy goes, or NULL */
@@ -235,6 +237,15 @@ extern struct bench_snapshot {
  * this runs on. Says in text what was done.
  */
 void bench_use_node(char *text, size_t len);
+
+/* cow_bench_guest.c */
+
+/* The region is the memory of a KVM guest, and all of it in KVM's page tables. */
+int bench_guest_open(struct bench_rep *rep);
+/* Write rep->gen to these pages of the plan's order; none: enter and leave. */
+void bench_guest_write(const struct bench_rep *rep, const __u32 *order, size_t nr);
+/* BENCH_FAIL if a run of it went wrong */
+int bench_guest_close(struct bench_rep *rep);
 
 /* cow_bench_loop.c */
 

@@ -79,6 +79,32 @@ static void touch_all(struct bench_writer *w, bool mark)
 	w->end = bench_now();
 }
 
+static void guest_all(struct bench_writer *w, bool mark)
+{
+	w->start = bench_now();
+	if (mark)
+		cow_marker_start();
+	bench_guest_write(w->rep, w->order, w->nr);
+	if (mark)
+		cow_marker_stop();
+	w->end = bench_now();
+}
+
+/* Each with entering and leaving the guest */
+static void time_guest(struct bench_writer *w)
+{
+	size_t i, nr = w->nr;
+	__u64 start;
+
+	w->start = bench_now();
+	for (i = 0; i < nr; i++) {
+		start = bench_now();
+		bench_guest_write(w->rep, w->order + i, 1);
+		w->latency[i] = bench_since(start, bench_now());
+	}
+	w->end = bench_now();
+}
+
 static void copy_all(struct bench_writer *w, bool mark)
 {
 	size_t i, ps = cow_page_size(), nr = w->nr;
@@ -122,7 +148,11 @@ void bench_loop(struct bench_writer *w)
 		    !w->rep->plan->writers && w->nr;
 	long faults = cow_minflt();
 
-	if (w->latency)
+	if (w->rep->in_guest && w->latency)
+		time_guest(w);
+	else if (w->rep->in_guest)
+		guest_all(w, mark);
+	else if (w->latency)
 		time_each(w);
 	else if (w->rep->copy)
 		copy_all(w, mark);

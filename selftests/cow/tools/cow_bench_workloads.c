@@ -257,6 +257,17 @@ static int run_grow(struct bench_rep *rep)
 	return ret ?: bench_verify(rep);
 }
 
+/* A guest of KVM writes to the memory that it has from us. */
+static int run_guest(struct bench_rep *rep)
+{
+	int ret = bench_guest_open(rep);
+
+	if (ret)
+		return ret;
+	ret = bench_once(rep);
+	return bench_guest_close(rep) ?: ret;
+}
+
 #define FORKS_OF_SINGLE	16
 
 const struct bench_workload bench_workloads[] = {
@@ -370,6 +381,15 @@ const struct bench_workload bench_workloads[] = {
 		.most = 4 << 20, .unit = "fork",
 		.unfit = 1 << BENCH_MEMCPY | 1 << BENCH_NOFORK |
 			 1 << BENCH_POPULATE,
+	}, {
+		.name = "kvm-seq",
+		.what = "every page, forward, by a KVM guest whose memory it is",
+		.run = run_guest, .unfit = 1 << BENCH_MEMCPY,
+	}, {
+		.name = "kvm-random",
+		.what = "every page once, in random order, by a KVM guest",
+		.plan = plan_random, .arg = 100,
+		.run = run_guest, .unfit = 1 << BENCH_MEMCPY,
 	}, {
 		.name = "grow",
 		.what = "a heap that grows by quarters, each after another fork",

@@ -1438,6 +1438,13 @@ static int bad_usage(const char *format, ...)
 	return 2;
 }
 
+/* A full disk is an error. */
+static void say_written(void)
+{
+	if (fflush(stdout) || ferror(stdout))
+		fatal("cannot write: %s", strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -1460,6 +1467,7 @@ int main(int argc, char **argv)
 			break;
 		case 'h':
 			usage(stdout);
+			say_written();
 			return 0;
 		default:
 			return bad_usage(NULL);
@@ -1480,5 +1488,6 @@ int main(int argc, char **argv)
 		count = w->run == run_faults ? 4096 : 100;
 	fix_layout(argv);
 	profile(w);
+	say_written();
 	return 0;
 }

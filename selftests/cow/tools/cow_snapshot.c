@@ -98,9 +98,13 @@ int main(int argc, char **argv)
 	pid_t child;
 	long *table;
 
-	if (megabytes < 1 || megabytes > MAX_MEGABYTES || argc > 2) {
-		fprintf(stderr, "Usage: %s [MEGABYTES], 1 to %d\n", argv[0],
-			MAX_MEGABYTES);
+	if (argc > 2) {
+		fprintf(stderr, "Usage: %s [MEGABYTES]\n", argv[0]);
+		return 2;
+	}
+	if (megabytes < 1 || megabytes > MAX_MEGABYTES) {
+		fprintf(stderr, "%s: '%s' is not a number of megabytes from 1 to %d\n",
+			argv[0], argv[1], MAX_MEGABYTES);
 		return 2;
 	}
 	words = megabytes * 1024 * 1024 / sizeof(long);
@@ -145,5 +149,9 @@ int main(int argc, char **argv)
 		report_faults(&cost, now_ns() - start);
 	}
 	report_writes();
-	return fflush(stdout) ? 2 : 0;
+	if (fflush(stdout)) {
+		fprintf(stderr, "%s: cannot write: %s\n", argv[0], strerror(errno));
+		return 2;
+	}
+	return 0;
 }

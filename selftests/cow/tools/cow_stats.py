@@ -79,16 +79,24 @@ def prometheus(samples):
                 yield f"{title}{labels} {value}"
 
 
+def process(text):
+    """For argparse: the number of a process"""
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a process id")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--proc", default=PROC, metavar="DIR",
                         help="read the files in DIR instead of those in /proc")
-    parser.add_argument("pid", nargs="*", type=int)
+    parser.add_argument("pid", nargs="*", type=process)
     args = parser.parse_args()
     try:
         samples = [("", read(args.proc))]
-        for pid in args.pid:
+        # each once: a collector refuses a line that occurs twice
+        for pid in dict.fromkeys(args.pid):
             samples.append((f'{{pid="{pid}"}}', read_pid(pid, args.proc)))
     except FileNotFoundError as error:
         what = "no such process" if os.path.exists(f"{args.proc}/cow_stats") else \
@@ -98,7 +106,12 @@ def main():
     except (OSError, UnicodeDecodeError, Malformed) as error:
         print(f"cow_stats.py: {error}", file=sys.stderr)
         return 2
-    print("\n".join(prometheus(samples)))
+    try:
+        print("\n".join(prometheus(samples)), flush=True)
+    except OSError as error:
+        print(f"cow_stats.py: cannot write: {error.strerror}", file=sys.stderr)
+        # not once more, at exit
+        os._exit(2)
     return 0
 
 

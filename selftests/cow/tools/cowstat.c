@@ -12,6 +12,7 @@
 #endif
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <poll.h>
@@ -19,7 +20,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -185,67 +185,127 @@ static int switch_timing(const char *value)
 
 /*
  * Each cowstat that has switched it on, or has found that another one had, holds a
- * shared lock on the file. The last one can have it alone, and switches it off.
- * Anybody may read the file and lock it: none of these waits for a lock.
+ * read lock on the byte USERS of the file. Who can have it alone is the last one, and
+ * switches it off. LOOKING is held meanwhile. Anybody may lock the file for reading:
+ * none of these waits for long.
  */
-static int timing_lock = -1;
+enum { USERS, LOOKING };
 
-static void lock_timing(bool *alone)
+#define LOCK_TRIES	100	/* 10 ms each */
+
+static int timing_fd = -1;
+
+static bool lock_byte(short type, off_t byte)
 {
-	char path[PATH_MAX];
+	struct flock lock = {
+		.l_type = type,
+		.l_whence = SEEK_SET,
+		.l_start = byte,
+		.l_len = 1,
+	};
 
-	sysctl_path(path, sizeof(path));
-	timing_lock = open(path, O_RDONLY | O_CLOEXEC);
-	*alone = !flock(timing_lock, LOCK_EX | LOCK_NB);
-	if (*alone)
-		return;
-	/* Somebody looks, or has it. Who looks has it in the end, or has left. */
-	flock(timing_lock, LOCK_SH | LOCK_NB);
-	*alone = !flock(timing_lock, LOCK_EX | LOCK_NB);
+	return !fcntl(timing_fd, F_OFD_SETLK, &lock);
+}
+
+static void begin_looking(void)
+{
+	struct timespec ts = { .tv_nsec = 10 * NSEC_PER_MSEC };
+	int i;
+
+	for (i = 0; i < LOCK_TRIES && !lock_byte(F_WRLCK, LOOKING); i++)
+		nanosleep(&ts, NULL);
 }
 
 static void enable_timing(void)
 {
-	bool alone;
+	char path[PATH_MAX];
 	int ret;
 
-	lock_timing(&alone);
 	ret = timing_is_on();
-	if (ret > 0 && alone) {
+	if (ret == -ENOENT)
+		die("there is no vm.cow_stats to switch on: kernel without CONFIG_COW_STATS");
+	sysctl_path(path, sizeof(path));
+	timing_fd = open(path, O_RDWR | O_CLOEXEC);
+	/* It is on, and who is not root cannot keep it so. */
+	if (timing_fd < 0 && ret > 0)
+		return;
+	if (timing_fd < 0 && (errno == EACCES || errno == EPERM))
+		die("setting vm.cow_stats to 1 needs root");
+	if (timing_fd < 0)
+		die("cannot set vm.cow_stats to 1: %s", strerror(errno));
+	begin_looking();
+	ret = timing_is_on();
+	if (ret > 0 && lock_byte(F_WRLCK, USERS)) {
 		/* The administrator wants it, and we leave it on. */
-		close(timing_lock);
+		close(timing_fd);
 		return;
 	}
 	if (!ret)
 		ret = switch_timing("1");
-	if (ret == -ENOENT)
-		die("there is no vm.cow_stats to switch on: kernel without CONFIG_COW_STATS");
-	if (ret == -EACCES || ret == -EPERM)
-		die("setting vm.cow_stats to 1 needs root");
 	if (ret < 0)
 		die("cannot set vm.cow_stats to 1: %s", strerror(-ret));
 	switched_on = true;
-	flock(timing_lock, LOCK_SH | LOCK_NB);
+	lock_byte(F_RDLCK, USERS);
+	lock_byte(F_UNLCK, LOOKING);
 }
 
 static void restore_timing(void)
 {
-	int ret;
+	int ret = 0;
 
 	if (!switched_on)
 		return;
 	switched_on = false;
-	if (flock(timing_lock, LOCK_EX | LOCK_NB))
-		return;
-	ret = switch_timing("0");
+	begin_looking();
+	if (lock_byte(F_WRLCK, USERS))
+		ret = switch_timing("0");
+	close(timing_fd);
 	if (ret)
 		note("vm.cow_stats remains 1: %s", strerror(-ret));
+}
+
+/*
+ * The file of -o
+ */
+
+static bool created, begun;
+
+/* What is in it stays there until there is something to write. */
+static void open_output(void)
+{
+	int fd;
+
+	if (!opt.file)
+		return;
+	if (!strcmp(opt.file, "-")) {
+		out = stdout;
+		return;
+	}
+	fd = open(opt.file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	created = fd >= 0;
+	if (fd < 0 && errno == EEXIST)
+		fd = open(opt.file, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0)
+		die("%s: %s", opt.file, strerror(errno));
+	out = fdopen(fd, "w");
+	if (!out)
+		die("no memory");
+}
+
+void begin_output(void)
+{
+	if (!begun && opt.file && out != stdout && ftruncate(fileno(out), 0) &&
+	    errno != EINVAL)
+		die("%s: %s", opt.file, strerror(errno));
+	begun = true;
 }
 
 void quit(int status)
 {
 	restore_timing();
 	probes_end();
+	if (created && !begun)
+		unlink(opt.file);
 	exit(status);
 }
 
@@ -266,7 +326,7 @@ void die(const char *fmt, ...)
  */
 
 static const int end_signals[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM };
-sigset_t caught;
+sigset_t caught, found_mask;
 
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
@@ -283,6 +343,20 @@ static bool is_ignored(int sig)
 	return !sigaction(sig, NULL, &act) && act.sa_handler == SIG_IGN;
 }
 
+/*
+ * Who has closed a standard descriptor gets an error, not the output in whatever
+ * file is opened next.
+ */
+static void occupy_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDONLY);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	close(fd);
+}
+
 /* nohup and a shell's background jobs have some ignored: that remains. */
 static void catch_signals(void)
 {
@@ -293,6 +367,9 @@ static void catch_signals(void)
 	};
 	size_t i;
 
+	/* Ignored, children would be gone before they have been waited for. */
+	signal(SIGCHLD, SIG_DFL);
+	sigprocmask(SIG_BLOCK, NULL, &found_mask);
 	sigemptyset(&caught);
 	for (i = 0; i < ARRAY_SIZE(end_signals); i++) {
 		if (is_ignored(end_signals[i]))
@@ -431,7 +508,21 @@ static bool has_name(pid_t pid, const char *name)
 	return !strcmp(text, name);
 }
 
-/* A process that was not there at the last sample has had no faults until then. */
+/*
+ * A process that was not there at the last sample has had no faults until then. One
+ * that was there, and had another name (-C), is shown from the next line on.
+ */
+static bool had_other_name(const struct target *t)
+{
+	unsigned long long since_boot, start, tick = NSEC_PER_SEC / sysconf(_SC_CLK_TCK);
+
+	if (!t->found || opt.other_proc)
+		return false;
+	since_boot = t->found + now_ns(CLOCK_BOOTTIME) - now_ns(CLOCK_MONOTONIC);
+	start = t->now->start * tick;
+	return start + tick <= since_boot;
+}
+
 static void find_targets(unsigned long long last)
 {
 	struct dirent *entry;
@@ -451,6 +542,7 @@ static void find_targets(unsigned long long last)
 		if (!last)
 			continue;
 		t->rows = 1;
+		t->found = last;
 		t->now->have = ~0U;
 		t->now->ns = last;
 		memset(t->now->stats.known, true, sizeof(t->now->stats.known));
@@ -491,6 +583,9 @@ static bool advance(struct target *t, const char **why)
 
 static void make_row(struct target *t, struct row *r)
 {
+	if (t->rows == 1 && had_other_name(t))
+		t->rows = 0;
+	t->found = 0;
 	if (t->rows++)
 		next_row(r, t->before, t->now);
 	else
@@ -541,7 +636,7 @@ static int by_cost(const void *a, const void *b)
 /* Of a ranking on a terminal as much as it has lines */
 static size_t room(size_t nr)
 {
-	size_t lines = screen_height() - 4;
+	size_t lines = screen_height() > 5 ? screen_height() - 4 : 1;
 
 	return opt.all && isatty(fileno(out)) && nr > lines ? lines : nr;
 }
@@ -573,13 +668,17 @@ static void show_list(struct entry *list, size_t nr)
 static void show_all(void)
 {
 	struct entry *list = zeroed((nr_targets + 1) * sizeof(*list));
-	size_t i;
+	static bool totals = true;
+	size_t i, nr;
 
-	for (i = 0; i < nr_targets; i++) {
-		list[i].t = targets[i];
-		make_row(targets[i], &list[i].row);
+	for (i = nr = 0; i < nr_targets; i++) {
+		list[nr].t = targets[i];
+		make_row(targets[i], &list[nr].row);
+		/* A total is no rate. */
+		nr += opt.json || totals || list[nr].row.kind != ROW_TOTAL;
 	}
-	show_list(list, nr_targets);
+	totals = false;
+	show_list(list, nr);
 	free(list);
 }
 
@@ -639,24 +738,40 @@ static int end_of_watch(int status)
 	return status;
 }
 
+/* A thread's files are those of its process, whose number is the one that counts. */
+static void refuse_threads(void)
+{
+	size_t i;
+
+	for (i = 0; i < nr_targets; i++) {
+		pid_t pid = targets[i]->pid, process = process_of(pid);
+
+		if (process && process != pid)
+			die("%d is a thread of process %d", pid, process);
+	}
+}
+
 static int watch(void)
 {
-	unsigned long long next, last = 0, step = opt.interval * NSEC_PER_SEC;
+	unsigned long long next, begin, last = 0, step = opt.interval * NSEC_PER_SEC;
 	unsigned long line;
 
+	refuse_threads();
 	listed = opt.all || opt.name || nr_targets > 1;
 	if (!nr_targets && !listed)
 		add_target(0);
 	next = now_ns(CLOCK_MONOTONIC);
 	for (line = 1; ; line++) {
+		begin = now_ns(CLOCK_MONOTONIC);
 		if (opt.all || opt.name)
 			find_targets(last);
-		last = now_ns(CLOCK_MONOTONIC);
+		last = begin;
 		if (opt.name && line == 1 && !nr_targets)
 			die("no process has the name '%s'", opt.name);
 		if (!take_samples(line == 1))
 			return end_of_watch(E_EXITED);
 		remove_gone();
+		begin_output();
 		if (listed)
 			show_all();
 		else
@@ -761,6 +876,8 @@ static void check_choice(bool run_command)
 		die("--stacks needs a command, behind '--'");
 	if (opt.stacks && (opt.json || opt.enable))
 		die("--stacks goes with none of -e and -j");
+	if (run_command && (opt.wide || opt.clock || opt.one_header))
+		die("-n, -t and -w are for lines, not for a command");
 	if (!!nr_targets + !!opt.name + opt.all > 1)
 		die("one of -p, -C and -a, not several");
 	if (opt.name && (!*opt.name || strlen(opt.name) >= COMM_LEN))
@@ -773,19 +890,6 @@ static enum probes_whose whose_probes(bool run_command)
 	if (run_command || opt.all || opt.name || nr_targets > 1)
 		return PROBES_EACH;
 	return nr_targets ? PROBES_PROCESS : PROBES_SYSTEM;
-}
-
-static void open_output(void)
-{
-	if (!opt.file)
-		return;
-	if (!strcmp(opt.file, "-")) {
-		out = stdout;
-		return;
-	}
-	out = fopen(opt.file, "we");
-	if (!out)
-		die("%s: %s", opt.file, strerror(errno));
 }
 
 enum { OPT_PROC = 256, OPT_STACKS };
@@ -812,6 +916,7 @@ int main(int argc, char **argv)
 	bool run_command;
 	int c;
 
+	occupy_descriptors();
 	out = stdout;
 	/* '+': what follows the first argument is not for us. */
 	while ((c = getopt_long(argc, argv, "+:p:C:awtjeno:Vh", options, NULL)) != -1) {
@@ -853,10 +958,10 @@ int main(int argc, char **argv)
 			break;
 		case 'V':
 			puts("cowstat " VERSION);
-			return fflush(stdout) ? E_USAGE : E_OK;
+			quit(flush() ? E_OK : E_USAGE);
 		case 'h':
 			usage(stdout);
-			return fflush(stdout) ? E_USAGE : E_OK;
+			quit(flush() ? E_OK : E_USAGE);
 		case ':':
 			die("option '%s' needs an argument", argv[optind - 1]);
 		default:

@@ -8,6 +8,7 @@
 #define __COWSTAT_H
 
 #include <signal.h>
+#include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -54,6 +55,8 @@ extern FILE *out;
 
 /* Those of the signals that end us, and SIGPIPE, if they were not ignored */
 extern sigset_t caught;
+/* Those that were blocked when we were started */
+extern sigset_t found_mask;
 /* The child that signals are handed on to, or 0 */
 extern volatile pid_t command;
 
@@ -62,6 +65,8 @@ __printf(1, 2) void note(const char *fmt, ...);
 /* The same, once for each bit of @said */
 __printf(3, 4) void missing(unsigned int *said, unsigned int bit,
 			    const char *fmt, ...);
+/* Before the first line: what was in FILE of -o before is gone then. */
+void begin_output(void);
 /* Restore what was changed, and exit. */
 __noreturn void quit(int status);
 /* note(), and exit with E_USAGE */
@@ -108,6 +113,7 @@ struct target {
 	pid_t tid;			/* one of its threads that has not exited */
 	char name[COMM_LEN];
 	bool gone;
+	unsigned long long found;	/* when, if it was not there at first */
 	unsigned long rows;		/* shown, without the first one */
 	struct sample *now, *before;
 	struct sample *first;		/* since the last reset */
@@ -120,6 +126,13 @@ void begin_probing(enum probes_whose whose, pid_t pid);
 void read_all_probes(void);
 /* A process and all its descendants */
 bool read_probes_of_tree(struct probed *p, pid_t root);
+/*
+ * A thread of the process that has not exited, as the main thread may have before
+ * the others: any thread's files show the process. 0: there is none.
+ */
+pid_t live_thread(pid_t pid);
+/* The process that @tid is a thread of, or 0 if that cannot be told */
+pid_t process_of(pid_t tid);
 /* Of @t into t->now. False if the process has gone, or never was; *why says it. */
 bool take_sample(struct target *t, const char **why);
 /* What its delays are: into s->wpcopy */
@@ -178,6 +191,16 @@ double share(unsigned long long part, unsigned long long whole);
 
 #define UNKNOWN	-1.0
 
+/*
+ * Start a program as it would start without us, with signals as we have found them.
+ * 0 or an errno. See posix_spawnp().
+ */
+int spawn_program(pid_t *pid, const posix_spawn_file_actions_t *actions,
+		  char **argv);
+/* Say that it cannot be run, which is what @err says, and exit as a shell does. */
+__noreturn void no_command(const char *name, int err);
+/* The exit status of a shell for what waitpid() says */
+int exit_status(int status);
 /* Run a command, and say what it spent. Its exit status. */
 int bill_command(char **argv);
 /* Run a command, and print the stacks that copied pages. Its exit status. */

@@ -26,8 +26,9 @@
 struct bill {
 	unsigned int have;
 	int status;
-	unsigned long long wall_ns;
-	struct rusage ru;
+	int running;
+	unsigned long long wall_ns, minor;
+	double user, system;		/* seconds */
 	struct wpcopy wpcopy;
 	struct cow_stats d;
 };
@@ -54,9 +55,9 @@ static void json_bill(const struct bill *b)
 	json_count("status", !killed, WEXITSTATUS(b->status));
 	json_count("signal", killed, WTERMSIG(b->status));
 	json_real("wall_s", true, (double)b->wall_ns / NSEC_PER_SEC);
-	json_real("user_s", true, seconds(b->ru.ru_utime));
-	json_real("system_s", true, seconds(b->ru.ru_stime));
-	json_count("minor_faults", true, b->ru.ru_minflt);
+	json_real("user_s", true, b->user);
+	json_real("system_s", true, b->system);
+	json_count("minor_faults", true, b->minor);
 	json_count("wpcopy_count", b->have & HAVE_WPCOPY, b->wpcopy.count);
 	json_count("wpcopy_ns", b->have & HAVE_WPCOPY, b->wpcopy.ns);
 	json_sum(b, "faults", HAVE_FAULTS, COW_CHILDREN_FAULTS);
@@ -122,7 +123,7 @@ static void print_bill(const struct bill *b, const char *name)
 		bill_line(b->wpcopy.count,
 			  "pages copied by '%s' without its children (wpcopy)",
 			  name);
-	bill_line(b->ru.ru_minflt, "minor faults of any kind");
+	bill_line(b->minor, "minor faults of any kind");
 	if (b->have & HAVE_FAULTS)
 		time_line(v[COW_CHILDREN_FAULT_TOTAL_NS],
 			  "in copy-on-write faults", b->wall_ns,
@@ -135,46 +136,67 @@ static void print_bill(const struct bill *b, const char *name)
 		time_line(b->wpcopy.ns, "for these copies (wpcopy)",
 			  b->wall_ns, "the wall time");
 	fprintf(out, "%14.3f  s wall time (%.3f user, %.3f system)\n\n",
-		(double)b->wall_ns / NSEC_PER_SEC, seconds(b->ru.ru_utime),
-		seconds(b->ru.ru_stime));
+		(double)b->wall_ns / NSEC_PER_SEC, b->user, b->system);
+}
+
+void no_command(const char *name, int err)
+{
+	note("cannot run '%s': %s", name, strerror(err));
+	quit(err == ENOENT ? E_NOT_FOUND : E_NOT_EXECUTABLE);
 }
 
 /*
- * Start it as it would start without us. By posix_spawn(), which lends it our
- * memory until it calls exec: what it writes to in that time is not on its bill.
+ * By posix_spawn(), which lends the program our memory until it calls exec: what it
+ * writes to in that time is not on its bill.
  */
-static void spawn(char **argv)
+int spawn_program(pid_t *pid, const posix_spawn_file_actions_t *actions, char **argv)
 {
 	posix_spawnattr_t attr;
+	int err;
+
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setsigdefault(&attr, &caught);
+	posix_spawnattr_setsigmask(&attr, &found_mask);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF |
+					POSIX_SPAWN_SETSIGMASK);
+	err = posix_spawnp(pid, argv[0], actions, &attr, argv, environ);
+	posix_spawnattr_destroy(&attr);
+	return err;
+}
+
+static void start_command(char **argv)
+{
 	sigset_t old;
 	pid_t pid;
 	int err;
 
 	/* No signal is lost between the start and that @command is known. */
 	sigprocmask(SIG_BLOCK, &caught, &old);
-	posix_spawnattr_init(&attr);
-	posix_spawnattr_setsigdefault(&attr, &caught);
-	posix_spawnattr_setsigmask(&attr, &old);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF |
-					POSIX_SPAWN_SETSIGMASK);
-	err = posix_spawnp(&pid, argv[0], NULL, &attr, argv, environ);
-	posix_spawnattr_destroy(&attr);
-	if (err) {
-		note("cannot run '%s': %s", argv[0], strerror(err));
-		quit(err == ENOENT ? E_NOT_FOUND : E_NOT_EXECUTABLE);
-	}
+	err = spawn_program(&pid, NULL, argv);
+	if (err)
+		no_command(argv[0], err);
 	command = pid;
 	sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Until it has ended; it remains a zombie, and no signal reaches it any more. */
+/*
+ * Until the command has ended; it remains a zombie, and no signal reaches it any
+ * more. Descendants without a parent are our children: they need not remain.
+ */
 static void await_end(void)
 {
 	siginfo_t info;
 
-	while (waitid(P_PID, command, &info, WEXITED | WNOWAIT))
-		if (errno != EINTR)
+	for (;;) {
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOWAIT)) {
+			if (errno == EINTR)
+				continue;
 			die("cannot wait: %s", strerror(errno));
+		}
+		if (info.si_pid == command)
+			break;
+		waitpid(info.si_pid, NULL, WNOHANG);
+	}
 	sigprocmask(SIG_BLOCK, &caught, NULL);
 }
 
@@ -201,13 +223,37 @@ struct process {
 	pid_t pid, parent;
 	char state;
 	bool ours;
+	/* With those of the children that it has waited for; times in ticks */
+	unsigned long long minor, user, system;
 };
 
 static struct process processes[65536];
 
+static bool read_process(struct process *p, const char *name)
+{
+	unsigned long long children_minor, children_user, children_system;
+	char path[PATH_MAX], buf[1024], *text;
+
+	*p = (struct process) { .pid = atoi(name) };
+	if (!p->pid)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/stat", p->pid);
+	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
+		return false;
+	text = strrchr(buf, ')');
+	if (!text || sscanf(text + 1,
+			    " %c %d %*d %*d %*d %*d %*u %llu %llu %*u %*u %llu %llu %llu %llu",
+			    &p->state, &p->parent, &p->minor, &children_minor, &p->user,
+			    &p->system, &children_user, &children_system) != 8)
+		return false;
+	p->minor += children_minor;
+	p->user += children_user;
+	p->system += children_system;
+	return true;
+}
+
 static size_t list_processes(void)
 {
-	char path[PATH_MAX], buf[1024], *p;
 	struct dirent *entry;
 	size_t nr = 0;
 	DIR *dir;
@@ -215,19 +261,8 @@ static size_t list_processes(void)
 	dir = opendir("/proc");
 	if (!dir)
 		return 0;
-	while ((entry = readdir(dir)) && nr < ARRAY_SIZE(processes)) {
-		struct process *process = &processes[nr];
-
-		*process = (struct process) { .pid = atoi(entry->d_name) };
-		if (!process->pid)
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/stat", process->pid);
-		if (cow_read_file(path, buf, sizeof(buf)) <= 0)
-			continue;
-		p = strrchr(buf, ')');
-		nr += p && sscanf(p + 1, " %c %d", &process->state,
-				  &process->parent) == 2;
-	}
+	while ((entry = readdir(dir)) && nr < ARRAY_SIZE(processes))
+		nr += read_process(&processes[nr], entry->d_name);
 	closedir(dir);
 	return nr;
 }
@@ -282,57 +317,94 @@ static void add_running(struct cow_stats *d, const struct cow_stats *s)
 		d->v[keys[i].sum] += s->v[keys[i].sum] + s->v[keys[i].own];
 }
 
-/* How many still run; -1 if one is just exiting, and its counts are not to be had */
-static int bill_running(struct cow_stats *d)
+/* False if it is just exiting, and its counts cannot be read */
+static bool add_process(struct bill *b, const struct process *p)
 {
-	size_t nr = list_processes(), i;
-	int running = 0, ret;
+	double tick = 1.0 / sysconf(_SC_CLK_TCK);
+	pid_t tid = p->pid;
 	struct cow_stats s;
+	int ret;
 
-	mark_descendants(nr);
-	for (i = 0; i < nr; i++) {
-		/* A parent that does not wait for its child keeps what that had. */
-		if (!processes[i].ours || (processes[i].state == 'Z' &&
-					   processes[i].parent != getpid()))
-			continue;
-		ret = cow_stats_read_pid(&s, processes[i].pid);
+	if (p->state == 'Z' || p->state == 'X')
+		tid = live_thread(p->pid);
+	/* We wait for it next time; another parent has to itself. */
+	if (!tid)
+		return p->parent != getpid();
+	if (b->have & HAVE_COUNTS) {
+		ret = cow_stats_read_pid(&s, tid);
 		if (ret == -ESRCH || ret == -ENODATA || ret == -ENOENT)
-			return -1;
-		if (ret)
-			continue;
-		add_running(d, &s);
-		running++;
+			return false;
+		if (!ret)
+			add_running(&b->d, &s);
 	}
-	return running;
+	b->minor += p->minor;
+	b->user += p->user * tick;
+	b->system += p->system * tick;
+	b->running++;
+	return true;
 }
 
-static void bill_counts(struct bill *b, const struct cow_stats *before)
+/* False if a process was just exiting */
+static bool add_processes(struct bill *b)
+{
+	size_t nr = list_processes(), i;
+	bool all = true;
+
+	mark_descendants(nr);
+	for (i = 0; i < nr; i++)
+		if (processes[i].ours && !add_process(b, &processes[i]))
+			all = false;
+	return all;
+}
+
+static void add_usage(struct bill *b, const struct rusage *before)
+{
+	struct rusage ru;
+
+	getrusage(RUSAGE_CHILDREN, &ru);
+	b->minor = ru.ru_minflt - before->ru_minflt;
+	b->user = seconds(ru.ru_utime) - seconds(before->ru_utime);
+	b->system = seconds(ru.ru_stime) - seconds(before->ru_stime);
+}
+
+/* What have all spent: those we have waited for, and those that still run? */
+static void add_up(struct bill *b, const struct cow_stats *before,
+		   const struct rusage *ru_before)
 {
 	struct timespec ts = { .tv_nsec = 10 * NSEC_PER_MSEC };
 	struct cow_stats after;
-	int ret, running, tries;
+	int ret, tries;
 
 	for (tries = 0; tries < EXIT_TRIES; tries++) {
 		while (waitpid(-1, NULL, WNOHANG) > 0)
 			;
-		ret = cow_stats_read_pid(&after, 0);
-		if (ret)
-			die("the counters cannot be read any more: %s",
-			    strerror(-ret));
-		cow_stats_delta(&b->d, before, &after);
-		running = bill_running(&b->d);
-		if (running >= 0)
+		b->running = 0;
+		add_usage(b, ru_before);
+		if (b->have & HAVE_COUNTS) {
+			ret = cow_stats_read_pid(&after, 0);
+			if (ret)
+				die("the counters cannot be read any more: %s",
+				    strerror(-ret));
+			cow_stats_delta(&b->d, before, &after);
+		}
+		if (add_processes(b))
 			break;
 		nanosleep(&ts, NULL);
 	}
-	if (running > 0)
+	if (b->running)
 		note("%d of its processes still run: what they have spent so far is included",
-		     running);
+		     b->running);
+}
+
+int exit_status(int status)
+{
+	return WIFSIGNALED(status) ? E_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 int bill_command(char **argv)
 {
 	static struct cow_stats before;
+	struct rusage ru_before;
 	struct bill b = {};
 	struct sample s = {};
 	unsigned long long start;
@@ -346,27 +418,31 @@ int bill_command(char **argv)
 		sample_counts(&s, 0);
 		explain_switches(&s);
 	}
+	getrusage(RUSAGE_CHILDREN, &ru_before);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	start = now_ns(CLOCK_MONOTONIC);
-	spawn(argv);
+	start_command(argv);
 	await_end();
 	b.wall_ns = now_ns(CLOCK_MONOTONIC) - start;
 	bill_probes(&b, &s);
 	if (!(s.have & HAVE_FAULTS))
 		sample_wpcopy(&s, command);
 	b.wpcopy = s.wpcopy;
-	if (wait4(command, &b.status, 0, &b.ru) < 0)
+	if (waitpid(command, &b.status, 0) < 0)
 		die("cannot wait: %s", strerror(errno));
 	command = 0;
-	if (s.have & HAVE_COUNTS)
-		bill_counts(&b, &before);
 	b.have = s.have;
+	add_up(&b, &before, &ru_before);
+	begin_output();
 	if (opt.json)
 		json_bill(&b);
 	else
 		print_bill(&b, argv[0]);
-	if (fflush(out))
+	if (fflush(out)) {
 		note("cannot write: %s", strerror(errno));
-	return WIFSIGNALED(b.status) ? E_SIGNAL + WTERMSIG(b.status) :
-				       WEXITSTATUS(b.status);
+		/* A command that has failed says more. */
+		if (!b.status)
+			return E_USAGE;
+	}
+	return exit_status(b.status);
 }

@@ -23,15 +23,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cow_stats.h"
 #include "cowstat_btf.h"
 #include "cowstat_probes.h"
 
@@ -193,6 +194,38 @@ static void remove_all(const char *instance)
 	rmdir(path);
 }
 
+/* Each cowstat has its instance's folder open, and locked. */
+static int instance_lock = -1;
+
+static bool lock_instance(const char *instance, int *fd)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/instances/%s", tracefs, instance);
+	*fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return *fd >= 0 && !flock(*fd, LOCK_EX | LOCK_NB);
+}
+
+/*
+ * The process need not be the one that made it, numbers are used again. If it is a
+ * cowstat, it may have made it just now, without the lock yet.
+ */
+static bool is_leftover(const char *instance, int pid)
+{
+	char path[64], comm[32];
+	bool locked;
+	int fd;
+
+	locked = lock_instance(instance, &fd);
+	if (fd >= 0)
+		close(fd);
+	if (!locked || pid == getpid())
+		return locked;
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	return cow_read_file(path, comm, sizeof(comm)) <= 0 ||
+	       strcmp(comm, "cowstat\n");
+}
+
 /* What was left by a cowstat that could not end itself */
 static void remove_leftovers(void)
 {
@@ -209,10 +242,11 @@ static void remove_leftovers(void)
 		int pid;
 
 		if (sscanf(entry->d_name, PREFIX "%d%c", &pid, &rest) != 1 ||
-		    pid <= 0 || !kill(pid, 0) || errno != ESRCH)
+		    pid <= 0)
 			continue;
 		snprintf(instance, sizeof(instance), PREFIX "%d", pid);
-		remove_all(instance);
+		if (is_leftover(instance, pid))
+			remove_all(instance);
 	}
 	closedir(dir);
 }
@@ -518,9 +552,11 @@ static bool make_instance(void)
 	char path[PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s/instances/%s", tracefs, name);
-	if (!mkdir(path, 0700))
+	if (!mkdir(path, 0700) && lock_instance(name, &instance_lock))
 		return true;
 	because("%s: %s", path, strerror(errno));
+	/* It is not ours, nor is anything of that name. */
+	name[0] = '\0';
 	return false;
 }
 
@@ -564,6 +600,9 @@ void probes_end(void)
 		return;
 	remove_all(name);
 	name[0] = '\0';
+	if (instance_lock >= 0)
+		close(instance_lock);
+	instance_lock = -1;
 }
 
 /*

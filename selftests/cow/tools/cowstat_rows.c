@@ -170,41 +170,59 @@ static double value(const struct row *r, enum field which, int arg)
 
 enum format { RATE, MSEC, PERCENT, NSEC };
 
+/* Which columns 80 characters hold; NO_CLOCK: without -t, NO_LIST: not in a list */
+enum when { ALWAYS, NO_CLOCK, NO_LIST, WIDE };
+
 static const struct column {
 	const char *group, *name;
 	int width;
-	bool wide;			/* only with -w */
+	enum when when;
 	unsigned int needs;
 	enum format format;
 	enum field field;
 	int arg;
 } columns[] = {
-	{ GROUP_FAULTS, "minor", 9, false, HAVE_MINOR, RATE, MINOR },
-	{ GROUP_FAULTS, "copied", 9, false, HAVE_FAULTS, RATE, COPIED },
-	{ GROUP_FAULTS, "reused", 9, false, HAVE_FAULTS, RATE, REUSED },
-	{ GROUP_FAULTS, "lost", 7, false, HAVE_TIMING, RATE, LOST },
-	{ GROUP_FAULTS, "pgreuse", 9, false, HAVE_PGREUSE, RATE, PGREUSE },
-	{ GROUP_FAULTS, "ksm", 8, false, HAVE_KSM, RATE, KSM },
-	{ GROUP_FAULTS, "wpcopy", 9, false, HAVE_WPCOPY, RATE, WPCOPY },
-	{ GROUP_AHEAD, "ahead", 9, false, HAVE_PRECOPY, RATE, AHEAD },
-	{ GROUP_AHEAD, "reuse+", 8, true, HAVE_PRECOPY, RATE, REUSE_AHEAD },
-	{ GROUP_AHEAD, "skip%", 5, true, HAVE_PRECOPY, PERCENT, SKIP_SHARE },
-	{ GROUP_TIME, "wpcms", 7, false, HAVE_WPCOPY, MSEC, WPCOPY_MS },
-	{ GROUP_TIME, "copyms", 7, false, HAVE_TIMING, MSEC, COPY_MS },
-	{ GROUP_TIME, "copy%", 5, true, HAVE_TIMING, PERCENT, COPY_SHARE },
-	{ GROUP_TIME, "wall%", 5, false, HAVE_FAULTS, PERCENT, WALL_SHARE },
-	{ GROUP_COPY, "p50", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P50 },
-	{ GROUP_COPY, "p90", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P90 },
-	{ GROUP_COPY, "p99", 6, true, HAVE_HIST, NSEC, PERCENTILE, COPY_P99 },
-	{ GROUP_FAULT, "p50", 6, true, HAVE_HIST, NSEC, PERCENTILE, FAULT_P50 },
-	{ GROUP_FAULT, "p99", 8, false, HAVE_HIST, NSEC, PERCENTILE, FAULT_P99 },
+	{ GROUP_FAULTS, "minor", 9, NO_LIST, HAVE_MINOR, RATE, MINOR },
+	{ GROUP_FAULTS, "copied", 9, ALWAYS, HAVE_FAULTS, RATE, COPIED },
+	{ GROUP_FAULTS, "reused", 9, ALWAYS, HAVE_FAULTS, RATE, REUSED },
+	{ GROUP_FAULTS, "lost", 7, ALWAYS, HAVE_TIMING, RATE, LOST },
+	{ GROUP_FAULTS, "pgreuse", 9, ALWAYS, HAVE_PGREUSE, RATE, PGREUSE },
+	{ GROUP_FAULTS, "ksm", 8, ALWAYS, HAVE_KSM, RATE, KSM },
+	{ GROUP_FAULTS, "wpcopy", 9, ALWAYS, HAVE_WPCOPY, RATE, WPCOPY },
+	{ GROUP_AHEAD, "ahead", 9, ALWAYS, HAVE_PRECOPY, RATE, AHEAD },
+	{ GROUP_AHEAD, "reuse+", 8, WIDE, HAVE_PRECOPY, RATE, REUSE_AHEAD },
+	{ GROUP_AHEAD, "skip%", 5, WIDE, HAVE_PRECOPY, PERCENT, SKIP_SHARE },
+	{ GROUP_TIME, "wpcms", 7, ALWAYS, HAVE_WPCOPY, MSEC, WPCOPY_MS },
+	{ GROUP_TIME, "copyms", 7, ALWAYS, HAVE_TIMING, MSEC, COPY_MS },
+	{ GROUP_TIME, "copy%", 5, WIDE, HAVE_TIMING, PERCENT, COPY_SHARE },
+	{ GROUP_TIME, "wall%", 5, ALWAYS, HAVE_FAULTS, PERCENT, WALL_SHARE },
+	{ GROUP_COPY, "p50", 6, WIDE, HAVE_HIST, NSEC, PERCENTILE, COPY_P50 },
+	{ GROUP_COPY, "p90", 6, WIDE, HAVE_HIST, NSEC, PERCENTILE, COPY_P90 },
+	{ GROUP_COPY, "p99", 6, WIDE, HAVE_HIST, NSEC, PERCENTILE, COPY_P99 },
+	{ GROUP_FAULT, "p50", 6, WIDE, HAVE_HIST, NSEC, PERCENTILE, FAULT_P50 },
+	{ GROUP_FAULT, "p99", 8, NO_CLOCK, HAVE_HIST, NSEC, PERCENTILE, FAULT_P99 },
 };
 
-static bool shown(const struct column *c, unsigned int have)
+static bool shown(const struct column *c, unsigned int have, bool list)
 {
 	if ((have & HAVE_FAULTS) && (c->needs & HAVE_INSTEAD))
 		return false;
-	return (have & c->needs) && (opt.wide || !c->wide);
+	if (!(have & c->needs))
+		return false;
+	if (opt.wide)
+		return true;
+	switch (c->when) {
+	case ALWAYS:
+		return true;
+	case NO_CLOCK:
+		return !opt.clock;
+	case NO_LIST:
+		/* Where there is nothing else to show, it is shown. */
+		return !list || !(have & HAVE_FAULTS);
+	case WIDE:
+		break;
+	}
+	return false;
 }
 
 /* The time of day, or room for it */
@@ -236,7 +254,7 @@ static void print_group(const char *name, int width)
 		fputc('-', out);
 }
 
-static void print_groups(unsigned int have)
+static void print_groups(unsigned int have, bool list)
 {
 	size_t i, j;
 
@@ -245,7 +263,7 @@ static void print_groups(unsigned int have)
 
 		for (j = i; j < ARRAY_SIZE(columns) &&
 		     !strcmp(columns[j].group, columns[i].group); j++)
-			if (shown(&columns[j], have))
+			if (shown(&columns[j], have, list))
 				width += columns[j].width + 1;
 		if (width < 0)
 			continue;
@@ -255,12 +273,12 @@ static void print_groups(unsigned int have)
 	fputc('\n', out);
 }
 
-static void print_names(unsigned int have)
+static void print_names(unsigned int have, bool list)
 {
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(columns); i++)
-		if (shown(&columns[i], have))
+		if (shown(&columns[i], have, list))
 			fprintf(out, " %*s", columns[i].width, columns[i].name);
 	fputc('\n', out);
 }
@@ -269,10 +287,25 @@ static void print_header(unsigned int have)
 {
 	print_clock(true);
 	fprintf(out, "%8s", "");
-	print_groups(have);
+	print_groups(have, false);
 	print_clock(true);
 	fprintf(out, "%8s", "seconds");
-	print_names(have);
+	print_names(have, false);
+}
+
+/* A number that is too wide for its column in thousands, millions, ... */
+static void print_number(int width, int decimals, double val)
+{
+	static const char units[] = "kMGTPE";
+	char text[64];
+	size_t unit;
+
+	snprintf(text, sizeof(text), "%.*f", decimals, val);
+	for (unit = 0; (int)strlen(text) > width && units[unit]; unit++) {
+		val /= 1000;
+		snprintf(text, sizeof(text), "%.0f%c", val, units[unit]);
+	}
+	fprintf(out, " %*s", width, text);
 }
 
 static void print_value(const struct column *c, double val)
@@ -297,7 +330,7 @@ static void print_value(const struct column *c, double val)
 	if (val < 0)
 		fprintf(out, " %*s", c->width, "-");
 	else
-		fprintf(out, " %*.*f", c->width, decimals, val);
+		print_number(c->width, decimals, val);
 }
 
 /* What the row is about: of which interval */
@@ -311,19 +344,19 @@ static const char *row_label(const struct row *r)
 		return "reset";
 	if (r->kind == ROW_AVERAGE)
 		return "average";
-	snprintf(text, sizeof(text), "%.2f", r->seconds);
+	snprintf(text, sizeof(text), r->seconds < 99999 ? "%.2f" : "%.0f", r->seconds);
 	return text;
 }
 
 /* have: what the header has; the row may know less. */
-static void print_values(const struct row *r, unsigned int have)
+static void print_values(const struct row *r, unsigned int have, bool list)
 {
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(columns); i++) {
 		const struct column *c = &columns[i];
 
-		if (shown(c, have))
+		if (shown(c, have, list))
 			print_value(c, r->have & c->needs ?
 				       value(r, c->field, c->arg) : UNKNOWN);
 	}
@@ -335,16 +368,23 @@ void print_processes_header(const struct row *r, unsigned int have)
 	fputc('\n', out);
 	print_clock(false);
 	fprintf(out, "%*s", opt.clock ? 14 : 23, row_label(r));
-	print_groups(have);
+	print_groups(have, true);
 	fprintf(out, "%7s %-15s", "PID", "COMMAND");
-	print_names(have);
+	print_names(have, true);
 }
 
 void print_process_row(const struct target *t, const struct row *r,
 		       unsigned int have)
 {
-	fprintf(out, "%7d %-15s", t->pid, t->name);
-	print_values(r, have);
+	char name[COMM_LEN];
+	int i;
+
+	/* A process may have any name: nothing that a terminal takes for a command */
+	for (i = 0; t->name[i]; i++)
+		name[i] = t->name[i] >= ' ' && t->name[i] <= '~' ? t->name[i] : '?';
+	name[i] = '\0';
+	fprintf(out, "%7d %-15s", t->pid, name);
+	print_values(r, have, true);
 }
 
 int screen_height(void)
@@ -369,7 +409,7 @@ void print_table_row(const struct row *r, unsigned int have)
 	}
 	print_clock(false);
 	fprintf(out, "%8s", row_label(r));
-	print_values(r, have);
+	print_values(r, have, false);
 	lines++;
 }
 

@@ -61,12 +61,8 @@ static void sample_vmstat(struct sample *s)
 		s->have |= HAVE_KSM;
 }
 
-/*
- * The main thread may exit before the others. It is a zombie then until they have,
- * and without an address space, so that its files are empty; those of another
- * thread are those of the process. 0: there is none.
- */
-static pid_t live_thread(pid_t pid)
+/* A main thread that has exited before the others is a zombie with empty files. */
+pid_t live_thread(pid_t pid)
 {
 	char path[PATH_MAX], buf[1024], *p, state;
 	struct dirent *entry;
@@ -91,6 +87,17 @@ static pid_t live_thread(pid_t pid)
 	return tid;
 }
 
+pid_t process_of(pid_t tid)
+{
+	char path[PATH_MAX], buf[4096], *p;
+
+	snprintf(path, sizeof(path), "%s/%d/status", cow_proc, tid);
+	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
+		return 0;
+	p = strstr(buf, "\nTgid:");
+	return p ? atoi(p + strlen("\nTgid:")) : 0;
+}
+
 /* False if the process has gone, or never was; *why says what is wrong. */
 static bool sample_process(struct target *t, const char **why)
 {
@@ -105,8 +112,13 @@ static bool sample_process(struct target *t, const char **why)
 		*why = "no such process";
 		return false;
 	}
-	if (len < 0)
-		die("%s: %s", path, strerror(-len));
+	if (len < 0) {
+		/* With hidepid=1 the others cannot be read; none was asked for. */
+		if (!opt.all && !opt.name)
+			die("%s: %s", path, strerror(-len));
+		*why = strerror(-len);
+		return false;
+	}
 	/* The name in parentheses may have any character in it. */
 	p = strrchr(buf, ')');
 	if (!p || !memchr(buf, '(', p - buf) || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %lu %llu %llu %*u %*u"
@@ -216,9 +228,13 @@ void explain_counts(int ret, pid_t pid)
 	static unsigned int said;
 	char path[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s/cow_stats", cow_proc);
+	if (pid)
+		snprintf(path, sizeof(path), "%s/%d/cow_stats", cow_proc, pid);
+	else
+		snprintf(path, sizeof(path), "%s/cow_stats", cow_proc);
 	if (ret == -EPROTO)
-		die("the counters in %s are malformed", cow_proc);
+		die("%s is malformed", path);
+	snprintf(path, sizeof(path), "%s/cow_stats", cow_proc);
 	if (ret == -EACCES || ret == -EPERM)
 		missing(&said, 1, "no permission to see more of process %d than its minor faults",
 			pid);

@@ -15,6 +15,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,8 +66,11 @@ static void choose_event(char *event, size_t size, char *filter, size_t filter_s
 static pid_t start_perf(const char **argv, int out_fd)
 {
 	posix_spawn_file_actions_t actions;
+	sigset_t old;
 	pid_t pid;
 	int err;
+
+	sigprocmask(SIG_BLOCK, &caught, &old);
 
 	posix_spawn_file_actions_init(&actions);
 	if (out_fd >= 0) {
@@ -74,12 +78,15 @@ static pid_t start_perf(const char **argv, int out_fd)
 		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, errors,
 						 O_WRONLY | O_CREAT, 0600);
 	}
-	err = posix_spawnp(&pid, argv[0], &actions, NULL, (char **)argv, environ);
+	err = spawn_program(&pid, &actions, (char **)argv);
 	posix_spawn_file_actions_destroy(&actions);
 	if (err == ENOENT)
 		die("--stacks needs perf (Debian's package linux-perf)");
 	if (err)
 		die("cannot run perf: %s", strerror(err));
+	if (out_fd < 0)
+		command = pid;
+	sigprocmask(SIG_SETMASK, &old, NULL);
 	return pid;
 }
 
@@ -113,8 +120,7 @@ static int record(char **command_line)
 			die("more than %zu arguments", i);
 		argv[nr++] = command_line[i];
 	}
-	command = start_perf(argv, -1);
-	status = wait_for(command);
+	status = wait_for(start_perf(argv, -1));
 	command = 0;
 	return status;
 }
@@ -133,6 +139,10 @@ static void add_stack(const char *comm, char (*frames)[128], int nr)
 	int i;
 
 	len = snprintf(text, sizeof(text), "%s", comm);
+	/* It ends a name. */
+	for (copy = text; *copy; copy++)
+		if (*copy == ';')
+			*copy = ':';
 	/* perf has the innermost one first. */
 	for (i = nr - 1; i >= 0; i--)
 		len += snprintf(text + len, sizeof(text) - len, ";%s", frames[i]);
@@ -225,13 +235,52 @@ static void fold(void)
 		show_errors();
 		die("perf script failed");
 	}
+	begin_output();
 	print_stacks();
+}
+
+/* 0 or a negative errno, of exec */
+static int cannot_run(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || access(path, X_OK))
+		return -EACCES;
+	return 0;
+}
+
+/* perf does not say by its exit status that the command could not be run. */
+static void look_for(const char *name)
+{
+	const char *dirs = getenv("PATH") ?: "/bin:/usr/bin";
+	int err = -ENOENT, found;
+	char path[PATH_MAX];
+
+	if (strchr(name, '/')) {
+		err = cannot_run(name);
+		if (err)
+			no_command(name, -err);
+		return;
+	}
+	for (; *name && *dirs; dirs += strcspn(dirs, ":"), dirs += *dirs == ':') {
+		snprintf(path, sizeof(path), "%.*s/%s", (int)strcspn(dirs, ":"), dirs,
+			 name);
+		found = cannot_run(path);
+		if (!found)
+			return;
+		if (found == -EACCES)
+			err = found;
+	}
+	no_command(name, -err);
 }
 
 int stacks_of_command(char **argv)
 {
 	int status;
 
+	look_for(argv[0]);
 	make_files();
 	status = record(argv);
 	if (access(data, F_OK))
@@ -239,5 +288,5 @@ int stacks_of_command(char **argv)
 	fold();
 	if (fflush(out))
 		die("cannot write: %s", strerror(errno));
-	return WIFSIGNALED(status) ? E_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+	return exit_status(status);
 }
