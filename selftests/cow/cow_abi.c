@@ -1294,22 +1294,13 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
  * The trace events
  */
 
-static const char *tracefs(void)
-{
-	if (!access("/sys/kernel/tracing/events", F_OK))
-		return "/sys/kernel/tracing";
-	if (!access("/sys/kernel/debug/tracing/events", F_OK))
-		return "/sys/kernel/debug/tracing";
-	return NULL;
-}
-
 /* The fields after the common ones, in this order */
 static bool has_fields(const char *event, const char * const *fields)
 {
 	char path[256], buf[FILE_SIZE], *p = buf;
 	char field[64];
 
-	snprintf(path, sizeof(path), "%s/events/cow/%s/format", tracefs(),
+	snprintf(path, sizeof(path), "%s/events/cow/%s/format", cow_tracefs(),
 		 event);
 	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
 		return false;
@@ -1332,7 +1323,7 @@ TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 		"address", "asked", "installed", "reason", NULL
 	};
 
-	if (!tracefs())
+	if (!cow_tracefs())
 		SKIP(return, "no tracefs, or no permission");
 	EXPECT_TRUE(has_fields("cow_fault", fault));
 	EXPECT_TRUE(has_fields("cow_precopy", precopy));
@@ -1415,7 +1406,7 @@ static int trace_writes(struct traced *t, enum kind of, int ahead)
 	area = map_pages(of);
 	if (!area)
 		return -ENOMEM;
-	snprintf(dir, sizeof(dir), "%s/instances/cow_abi", tracefs());
+	snprintf(dir, sizeof(dir), "%s/instances/cow_abi", cow_tracefs());
 	if (mkdir(dir, 0700) && errno != EEXIST)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/set_event_pid", dir);
@@ -1445,7 +1436,7 @@ TEST_F_TIMEOUT(cow_abi, trace_events, TEST_TIMEOUT)
 
 	if (!is_root())
 		SKIP(return, COW_NEEDS);
-	if (!tracefs())
+	if (!cow_tracefs())
 		SKIP(return, "no tracefs");
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 
