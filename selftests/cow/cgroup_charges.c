@@ -133,6 +133,7 @@ struct shared {
 	int nr;			/* pages of it */
 	struct counts d[2];	/* what the writes added, by cgroup */
 	long faults;		/* that the writes took */
+	long own_faults;	/* of who is written to by another */
 	long written;		/* pages, so far */
 	long current, swap;	/* pages, of a writer with a limit */
 	int rounds, stop;
@@ -256,6 +257,7 @@ static int is_written_to(struct cow_child *self, void *arg)
 	/* Each time it is asked to */
 	do {
 		cow_cgroup_outdo_batches(page);
+		sh->own_faults = cow_minflt();
 		if (cow_child_send(self, 1))
 			return 4;
 	} while (cow_child_recv(self) == 1);
@@ -270,6 +272,7 @@ static int writes_to_another(struct cow_child *self, void *arg)
 	struct counts before[2];
 	struct cow_child c;
 	char *page;
+	long own;
 	int i;
 
 	(void)self;
@@ -292,6 +295,7 @@ static int writes_to_another(struct cow_child *self, void *arg)
 	for (i = 0; i < 2; i++)
 		read_counts(&before[i], sh->cgroup[i]);
 
+	own = sh->own_faults;
 	sh->faults = cow_minflt();
 	for (i = 0; i < NR_LIMITED; i++) {
 		remote.iov_base = sh->area + i * ps;
@@ -302,6 +306,7 @@ static int writes_to_another(struct cow_child *self, void *arg)
 
 	if (cow_child_send(&c, 1) || cow_child_recv(&c) != 1)
 		return 6;
+	sh->own_faults -= own;
 	cow_cgroup_outdo_batches(page);
 	for (i = 0; i < 2; i++) {
 		read_counts(&sh->d[i], sh->cgroup[i]);
@@ -327,6 +332,7 @@ TEST_F_TIMEOUT(cgroup_charges, written_from_outside, TEST_TIMEOUT)
 	EXPECT_EQ(NR_LIMITED, sh->faults);
 	EXPECT_EQ(0, sh->d[0].anon);
 	EXPECT_EQ(NR_LIMITED, sh->d[1].anon);
+	EXPECT_EQ(sh->own_faults + sh->faults, sh->d[1].pgfault);
 	EXPECT_GE(BATCHES, sh->d[0].current);
 	EXPECT_GE(NR_LIMITED + BATCHES, sh->d[1].current);
 	EXPECT_LE(NR_LIMITED - BATCHES, sh->d[1].current);

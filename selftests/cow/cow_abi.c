@@ -1348,8 +1348,8 @@ static void count_events(struct traced *t, char *text, char *area, int ahead)
 	unsigned long long copy_ns, fault_ns;
 	unsigned int asked, installed, copied_ahead;
 	char word[32], *line, *p;
-	int pid;
 	unsigned long addr;
+	int pid;
 	char *save = NULL;
 
 	memset(t, 0, sizeof(*t));
