@@ -1332,7 +1332,8 @@ TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 #define FAULT_LINE	\
 	" cow_fault: address=%lx pid=%d outcome=%31s order=%*u ahead=%u copy_ns=%llu fault_ns=%llu"
 #define PRECOPY_LINE	\
-	" cow_precopy: address=%lx asked=%u installed=%u reason=%31s"
+	" cow_precopy: address=%lx%n asked=%u installed=%u reason=%31s"
+#define PRECOPY_PID	" pid=%d asked=%u installed=%u reason=%31s"
 
 struct traced {
 	unsigned int faults;		/* cow_fault, for pages of the area */
@@ -1342,6 +1343,18 @@ struct traced {
 	unsigned int precopies;		/* cow_precopy, for pages of the area */
 	unsigned int full;		/* of these, with a full window */
 };
+
+/* The event has the process or, with the first version of the series, has not. */
+static bool scan_precopy(const char *p, unsigned long *addr, unsigned int *asked,
+			 unsigned int *installed, char reason[32])
+{
+	int end = 0, pid;
+
+	if (sscanf(p, PRECOPY_LINE, addr, &end, asked, installed, reason) == 4)
+		return true;
+	return end && sscanf(p + end, PRECOPY_PID, &pid, asked, installed,
+			     reason) == 4 && pid == getpid();
+}
 
 static void count_events(struct traced *t, char *text, char *area, int ahead)
 {
@@ -1378,8 +1391,7 @@ static void count_events(struct traced *t, char *text, char *area, int ahead)
 		}
 		p = strstr(line, " cow_precopy: ");
 		if (p) {
-			if (sscanf(p, PRECOPY_LINE, &addr, &asked, &installed,
-				   word) != 4) {
+			if (!scan_precopy(p, &addr, &asked, &installed, word)) {
 				t->wrong++;
 				continue;
 			}
