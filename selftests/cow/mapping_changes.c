@@ -6,6 +6,8 @@
  * any kernel.
  */
 #include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -217,50 +219,91 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/*
- * New memory is soft-dirty as a whole, and its pages may be copied ahead and written to
- * without a fault. Of three ranges side by side, one is new, and the one in the middle
- * can be executed; a half of it becomes a part of the range before it or after it.
- */
-TEST_F_TIMEOUT(mapping_changes, soft_dirty_and_partly_merged, TEST_TIMEOUT)
+/* What tells the range in the middle from the others */
+enum differs { EXECUTABLE, POLICY, NR_DIFFERS };
+
+static int set_different(enum differs how, char *p, size_t len, bool different)
 {
-	const int exec = PROT_READ | PROT_WRITE | PROT_EXEC;
+	const unsigned long node = 1;
+	int exec = PROT_READ | PROT_WRITE | PROT_EXEC;
+
+	if (how == EXECUTABLE)
+		return mprotect(p, len, different ? exec : exec & ~PROT_EXEC);
+	return syscall(__NR_mbind, p, len,
+		       different ? MPOL_PREFERRED : MPOL_DEFAULT,
+		       different ? &node : NULL, different ? 2UL : 0UL, 0U);
+}
+
+/*
+ * Three ranges side by side, of which one is new, and soft-dirty as a whole, and nobody
+ * has written to the others since they were looked at. The one in the middle is not like
+ * the others. They merge only if they have the same anon_vma: a range shares that of a
+ * neighbour when its first page comes, if no more than the protection differs.
+ */
+static char *three_ranges(enum differs how, size_t len, int new)
+{
+	int prot = PROT_READ | PROT_WRITE, exec = prot | PROT_EXEC;
+	char *map = cow_map(3 * len, len), *p = map + new * len;
+
+	if (!map || (how == EXECUTABLE && mprotect(map + len, len, exec)))
+		return NULL;
+	cow_fill(map, 3 * len, TAG);
+	if (munmap(p, len) || cow_write_file("/proc/self/clear_refs", "4"))
+		return NULL;
+	if (mmap(p, len, new == 1 || how == POLICY ? exec : prot,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != p)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	cow_fill(p, len, TAG);
+	if (how == POLICY && (set_different(how, map + len, len, true) ||
+			      mprotect(p, len, prot)))
+		return NULL;
+	return map;
+}
+
+/*
+ * In new memory pages may be copied ahead and written to without a fault. When a half of
+ * the range in the middle becomes a part of the one before it or after it, each page
+ * that was written is still soft-dirty.
+ */
+static void check_merged(struct __test_metadata *_metadata, enum differs how,
+			 int new, int part)
+{
 	size_t len = 2 * NR * ps, i;
 	struct cow_child c;
-	char *map, *new;
-	int which, part;
+	char *map, *p;
+
+	map = three_ranges(how, len, new);
+	ASSERT_NE(NULL, map);
+	p = map + new * len;
+	ASSERT_EQ(0, share(&c, map, 3 * len / ps));
+	write_up(p, 0, len / ps);
+	ASSERT_EQ(0, set_different(how, map + len + part * len / 2, len / 2,
+				   false));
+	EXPECT_EQ((long)(len + len / 2) / 1024,
+		  cow_smaps_kb(map + 2 * part * len, "Size"));
+	for (i = 0; i < len; i += ps)
+		ASSERT_NE(0, cow_pagemap(p + i) & COW_PM_SOFT_DIRTY)
+			TH_LOG("%s: range %d, half %d, page %zu",
+			       how == POLICY ? "mbind" : "mprotect", new, part,
+			       i / ps);
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(map, 3 * len);
+}
+
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_and_partly_merged, TEST_TIMEOUT)
+{
+	enum differs how;
+	int new, part;
 
 	if (!cow_soft_dirty_works())
 		SKIP(return, "no soft-dirty bits in this kernel or architecture");
-	for (which = 0; which < 3; which++) {
-		for (part = 0; part < 2; part++) {
-			map = cow_map(3 * len, len);
-			ASSERT_NE(NULL, map);
-			ASSERT_EQ(0, mprotect(map + len, len, exec));
-			cow_fill(map, 3 * len, TAG);
-			new = map + which * len;
-			ASSERT_EQ(0, munmap(new, len));
-			ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
-			ASSERT_EQ(new, mmap(new, len,
-					    which == 1 ? exec : exec & ~PROT_EXEC,
-					    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-					    -1, 0));
-			madvise(new, len, MADV_NOHUGEPAGE);
-			cow_fill(new, len, TAG);
-			ASSERT_EQ(0, share(&c, map, 3 * len / ps));
-			write_up(new, 0, len / ps);
-			ASSERT_EQ(0, mprotect(map + len + part * len / 2, len / 2,
-					      exec & ~PROT_EXEC));
-			EXPECT_EQ((long)(len + len / 2) / 1024,
-				  cow_smaps_kb(map + 2 * part * len, "Size"));
-			for (i = 0; i < len; i += ps)
-				ASSERT_NE(0, cow_pagemap(new + i) &
-					     COW_PM_SOFT_DIRTY)
-					TH_LOG("range %d, half %d, page %zu",
-					       which, part, i / ps);
-			EXPECT_EQ(0, cow_child_end(&c));
-			cow_unmap(map, 3 * len);
-		}
+	for (how = 0; how < NR_DIFFERS; how++) {
+		if (how == POLICY && set_different(how, self->p, ps, false))
+			break;	/* no NUMA */
+		for (new = 0; new < 3; new++)
+			for (part = 0; part < 2; part++)
+				check_merged(_metadata, how, new, part);
 	}
 }
 
