@@ -30,6 +30,7 @@ kernel_legs()
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests x86_64
 	leg "$k: kselftests without the series, UML" plain_kselftests um
+	leg "$k: boot arguments, two nodes" boot_arguments
 	leg "$k: kselftest targets" selftest_targets
 	if [ -n "$K_PACKAGE" ]; then
 		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
@@ -236,19 +237,48 @@ plain_kselftests()
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }
 
-# plain_on_two_nodes ARCH: the one test that needs two NUMA nodes must not skip there
+# plain_on_two_nodes ARCH: the tests that need two NUMA nodes must not skip there
 plain_on_two_nodes()
 {
-	local own=$SCRATCH/two-nodes.results status=0
+	local own=$SCRATCH/two-nodes.results status=0 test
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
-		--filter memory_advice:numa_policy --append numa=fake=2 || status=$?
-	sed 's/numa_policy/numa_policy on two nodes/' "$own" >> "$COW_RESULTS"
+		--filter 'memory_advice:numa_policy memory_advice:numa_local' --append numa=fake=2 || status=$?
+	sed 's/numa_[a-z]*/& on two nodes/' "$own" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] || return
-	grep -q "^pass.*[.]plain[.]" "$own" || {
-		echo "numa_policy does not run on two nodes"
-		return 1
-	}
+	for test in numa_policy numa_local; do
+		grep -q "^pass.*[.]plain[.]$test" "$own" || {
+			echo "$test does not run on two nodes"
+			return 1
+		}
+	done
+}
+
+# at_boot ARGUMENTS TEST...: with these arguments of the kernel, each test runs and passes
+at_boot()
+{
+	local arguments=$1 own=$SCRATCH/at-boot.results status=0 test filter=()
+	shift
+	filter=("${@/#/switching:}")
+	: > "$own"
+	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --filter "${filter[*]}" \
+		--append "$arguments" || status=$?
+	sed "s/_at_boot/& ($arguments)/" "$own" >> "$COW_RESULTS"
+	[ "$status" -eq 0 ] || return
+	for test; do
+		grep -q "^pass.*$test" "$own" || {
+			echo "$test does not run with '$arguments'"
+			return 1
+		}
+	done
+}
+
+# What is set at boot; and the counters of each CPU where there are two nodes
+boot_arguments()
+{
+	at_boot 'cow_precopy=on trace_event=cow:cow_fault' precopy_at_boot tracing_at_boot || return
+	at_boot 'cow_precopy=perhaps' precopy_at_boot || return
+	ours kselftest --kernel "$K_CHOICE" --filter cow_counts:each_cpu --append numa=fake=2
 }
 
 # image_tools PACKAGE: the tools that count by kprobes, on a kernel as Debian builds it.

@@ -1302,22 +1302,13 @@ TEST_F_TIMEOUT(cow_abi, kernel_log, TEST_TIMEOUT)
  * The trace events
  */
 
-static const char *tracefs(void)
-{
-	if (!access("/sys/kernel/tracing/events", F_OK))
-		return "/sys/kernel/tracing";
-	if (!access("/sys/kernel/debug/tracing/events", F_OK))
-		return "/sys/kernel/debug/tracing";
-	return NULL;
-}
-
 /* The fields after the common ones, in this order */
 static bool has_fields(const char *event, const char * const *fields)
 {
 	char path[256], buf[FILE_SIZE], *p = buf;
 	char field[64];
 
-	snprintf(path, sizeof(path), "%s/events/cow/%s/format", tracefs(),
+	snprintf(path, sizeof(path), "%s/events/cow/%s/format", cow_tracefs(),
 		 event);
 	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
 		return false;
@@ -1341,7 +1332,7 @@ TEST_F_TIMEOUT(cow_abi, trace_format, TEST_TIMEOUT)
 	};
 	static const char * const reuse[] = { "address", "pid", "nr", NULL };
 
-	if (!tracefs())
+	if (!cow_tracefs())
 		SKIP(return, "no tracefs, or no permission");
 	EXPECT_TRUE(has_fields("cow_fault", fault));
 	EXPECT_TRUE(has_fields("cow_precopy", precopy));
@@ -1367,8 +1358,8 @@ static void count_events(struct traced *t, char *text, char *area, int ahead)
 	unsigned long long copy_ns, fault_ns;
 	unsigned int asked, installed, copied_ahead;
 	char word[32], *line, *p;
-	int pid;
 	unsigned long addr;
+	int pid;
 	char *save = NULL;
 
 	memset(t, 0, sizeof(*t));
@@ -1425,7 +1416,7 @@ static int trace_writes(struct traced *t, enum kind of, int ahead)
 	area = map_pages(of);
 	if (!area)
 		return -ENOMEM;
-	snprintf(dir, sizeof(dir), "%s/instances/cow_abi", tracefs());
+	snprintf(dir, sizeof(dir), "%s/instances/cow_abi", cow_tracefs());
 	if (mkdir(dir, 0700) && errno != EEXIST)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/set_event_pid", dir);
@@ -1455,7 +1446,7 @@ TEST_F_TIMEOUT(cow_abi, trace_events, TEST_TIMEOUT)
 
 	if (!is_root())
 		SKIP(return, COW_NEEDS);
-	if (!tracefs())
+	if (!cow_tracefs())
 		SKIP(return, "no tracefs");
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 

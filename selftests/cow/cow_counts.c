@@ -435,6 +435,25 @@ TEST_F_TIMEOUT(cow_counts, migration, TEST_TIMEOUT)
 	}
 }
 
+/* The first CPU, the last one, and each in between, whatever node it belongs to */
+TEST_F_TIMEOUT(cow_counts, each_cpu, TEST_TIMEOUT)
+{
+	struct work *w = new_work(SHARED, variant->ahead, &self->cpus);
+	int cpu;
+
+	w->threads = 1;
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &self->cpus))
+			continue;
+		CPU_ZERO(&w->cpus);
+		CPU_SET(cpu, &w->cpus);
+		w->kind = SHARED;
+		check(_metadata, w);
+		w->kind = LEFT;
+		check(_metadata, w);
+	}
+}
+
 /*
  * Resets
  */

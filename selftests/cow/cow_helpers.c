@@ -44,6 +44,15 @@ int cow_write_file(const char *path, const char *text)
 	return ret;
 }
 
+const char *cow_tracefs(void)
+{
+	if (!access("/sys/kernel/tracing/events", F_OK))
+		return "/sys/kernel/tracing";
+	if (!access("/sys/kernel/debug/tracing/events", F_OK))
+		return "/sys/kernel/debug/tracing";
+	return NULL;
+}
+
 int cow_read_long(const char *path, long *val)
 {
 	char buf[64], *end;
@@ -1012,12 +1021,50 @@ int cow_cgroup_read(const char *dir, const char *file, long *val)
 	return cow_read_long(path, val);
 }
 
-long long cow_cgroup_event(const char *dir, const char *key)
+const char *cow_cgroup_below(char dir[COW_CGROUP_DIR], const char *parent,
+			     const char *name)
+{
+	int len;
+
+	dir[0] = '\0';
+	if (cow_cgroup_write(parent, "cgroup.subtree_control", "+memory"))
+		return "no memory controller below a cgroup";
+	len = snprintf(dir, COW_CGROUP_DIR, "%s/%s", parent, name);
+	if (len >= COW_CGROUP_DIR || mkdir(dir, 0755)) {
+		dir[0] = '\0';
+		return "cannot make a cgroup in a cgroup";
+	}
+	return NULL;
+}
+
+long long cow_cgroup_key(const char *dir, const char *file, const char *key)
 {
 	char path[COW_CGROUP_PATH];
 
-	cgroup_path(path, dir, "memory.events");
+	cgroup_path(path, dir, file);
 	return cow_file_key(path, key);
+}
+
+long long cow_cgroup_event(const char *dir, const char *key)
+{
+	return cow_cgroup_key(dir, "memory.events", key);
+}
+
+long long cow_cgroup_stat(const char *dir, const char *key)
+{
+	return cow_cgroup_key(dir, "memory.stat", key);
+}
+
+void cow_cgroup_outdo_batches(char *page)
+{
+	long nr = 2 * COW_CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 1);
+	size_t ps = cow_page_size();
+	long i;
+
+	for (i = 0; i < nr; i++) {
+		madvise(page, ps, MADV_DONTNEED);
+		cow_touch(page, 1);
+	}
 }
 
 int cow_cgroup_enter(const char *dir)

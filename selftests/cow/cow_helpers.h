@@ -163,6 +163,8 @@ int cow_count_others(struct cow_stats *sum);
  * Files
  */
 
+/* Where tracefs is, or NULL */
+const char *cow_tracefs(void);
 int cow_write_file(const char *path, const char *text);
 int cow_read_long(const char *path, long *val);
 int cow_write_long(const char *path, long val);
@@ -300,8 +302,25 @@ const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name);
 /* Both as cow_write_file() and cow_read_long() */
 int cow_cgroup_write(const char *dir, const char *file, const char *text);
 int cow_cgroup_read(const char *dir, const char *file, long *val);
-/* A line of memory.events, or -1 */
+/*
+ * Make another one in a cgroup that has no process of its own. NULL, and its directory
+ * in dir; or the reason why there is none, and dir is empty.
+ */
+const char *cow_cgroup_below(char dir[COW_CGROUP_DIR], const char *parent,
+			     const char *name);
+/* A line of memory.events, of memory.stat, or of any such file; or -1 */
 long long cow_cgroup_event(const char *dir, const char *key);
+long long cow_cgroup_stat(const char *dir, const char *key);
+long long cow_cgroup_key(const char *dir, const char *file, const char *key);
+/*
+ * memory.stat leaves out what the CPUs have not yet added up, unless two
+ * seconds have passed or more than a batch for each CPU waits: take so many
+ * faults for this page that the next read adds up everything. The page is there
+ * and private; it is there again afterwards.
+ */
+void cow_cgroup_outdo_batches(char *page);
+/* MEMCG_CHARGE_BATCH of the kernel: pages that a CPU charges at once */
+#define COW_CHARGE_BATCH	64
 /* Move this process into it. */
 int cow_cgroup_enter(const char *dir);
 /*

@@ -4,6 +4,7 @@
  * them applies to the copies as well, and only to the process that called it.
  */
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <sys/syscall.h>
 
 #include "kselftest_harness.h"
@@ -305,6 +306,41 @@ static int writes_by_task_policy(struct cow_child *self, void *arg)
 	for (i = 0; i < NR; i++)
 		cow_touch(placed->p + i * ps, 'c');
 	return NR - pages_on(placed->p, placed->node);
+}
+
+/* Without a policy, copies lie where the process runs. On each CPU that it may use */
+TEST_F_TIMEOUT(memory_advice, numa_local, TEST_TIMEOUT)
+{
+	unsigned int cpu, here;
+	cpu_set_t set;
+	int i, node[2], tried = 0;
+	struct cow_child c;
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		int far;
+
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) ||
+		    syscall(__NR_getcpu, NULL, &here, NULL) ||
+		    ((int)here != node[0] && (int)here != node[1]))
+			continue;
+		tried++;
+		far = (int)here == node[0] ? node[1] : node[0];
+		ASSERT_EQ(0, bind_memory(self->p, far, MPOL_MF_MOVE));
+		ASSERT_EQ(NR, pages_on(self->p, far));
+		ASSERT_EQ(0, syscall(__NR_mbind, self->p, NR * ps,
+				     MPOL_DEFAULT, NULL, 0, 0));
+		ASSERT_EQ(0, cow_child_idle(&c));
+		for (i = 0; i < NR; i++)
+			cow_touch(self->p + i * ps, 'w');
+		EXPECT_EQ(NR, pages_on(self->p, here))
+			TH_LOG("CPU %u, node %u", cpu, here);
+		EXPECT_EQ(0, cow_child_end(&c));
+	}
+	EXPECT_LT(0, tried);
 }
 
 TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)

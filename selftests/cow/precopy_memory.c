@@ -126,7 +126,6 @@ TEST_F_TIMEOUT(precopy_memory, resident_set, TEST_TIMEOUT)
 
 #define CG_PAGES	1024
 #define CG_WRITES	48
-#define CHARGE_BATCH	64	/* MEMCG_CHARGE_BATCH of the kernel */
 
 struct cgroup_work {
 	char dir[COW_CGROUP_DIR];
@@ -137,21 +136,6 @@ struct cgroup_work {
 	struct cow_measure m;
 	int err;
 };
-
-/*
- * memory.stat leaves out what the CPUs have not yet added up, unless two
- * seconds have passed or more than a batch for each CPU waits: these faults are
- * so many that the next read adds up everything.
- */
-static void outdo_stat_batches(char *p)
-{
-	long i, nr = 2 * CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 1);
-
-	for (i = 0; i < nr; i++) {
-		madvise(p, ps, MADV_DONTNEED);
-		cow_touch(p, TAG);
-	}
-}
 
 /* Runs in the cgroup: the sparse writes fit below the limit, copies ahead do not. */
 static int in_cgroup(struct cow_child *self, void *arg)
@@ -196,7 +180,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	}
 	if (cow_child_end(&c))
 		return 9;
-	outdo_stat_batches(p);
+	cow_cgroup_outdo_batches(p);
 	(void)self;
 	return 0;
 }
@@ -265,7 +249,7 @@ static void with_cgroup(struct __test_metadata *_metadata,
 	 * memory.current has counted pages that each CPU keeps for the next
 	 * charges, up to a batch; these come on top.
 	 */
-	EXPECT_GE(extra + CHARGE_BATCH * sysconf(_SC_NPROCESSORS_ONLN),
+	EXPECT_GE(extra + COW_CHARGE_BATCH * sysconf(_SC_NPROCESSORS_ONLN),
 		  w->m.d.v[COW_SUCCESS]);
 }
 

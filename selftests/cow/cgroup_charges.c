@@ -1,0 +1,771 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copies and memory cgroups, to the page: how much is charged and to whom, also when
+ * somebody else writes to the memory; the limits of ancestors; what is reclaimed before
+ * anybody is killed; cgroups that are removed while their pages are copied. True on any
+ * kernel. accounting.c finds out what leaks.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		8192	/* pages that are counted */
+#define NR_LIMITED	2048	/* pages of a writer with a limit */
+#define LIMIT		(NR_LIMITED / 2)
+#define NR_SIBLING	256
+#define SLACK		(LIMIT / 4)	/* the process itself, and its page tables */
+/* What one CPU has charged ahead, and the kernel's own objects */
+#define BATCHES		(COW_CHARGE_BATCH + COW_CHARGE_BATCH / 2)
+#define TAG		29
+
+static size_t ps;
+
+FIXTURE(cgroup_charges)
+{
+	struct cow_settings saved;
+	char above[COW_CGROUP_DIR];
+	char cgroup[2][COW_CGROUP_DIR];	/* in the one above */
+};
+
+FIXTURE_VARIANT(cgroup_charges)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(cgroup_charges, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(cgroup_charges, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(cgroup_charges, adaptive) { .ahead = COW_ADAPTIVE };
+
+static const char * const below[] = { "a", "b" };
+
+static const char *make_cgroups(char *above, char cgroup[2][COW_CGROUP_DIR])
+{
+	const char *reason;
+	int i;
+
+	for (i = 0; i < 2; i++)
+		cgroup[i][0] = '\0';
+	reason = cow_cgroup_make(above, "cow_charges");
+	for (i = 0; i < 2 && !reason; i++)
+		reason = cow_cgroup_below(cgroup[i], above, below[i]);
+	return reason;
+}
+
+static void remove_cgroups(char *above, char cgroup[2][COW_CGROUP_DIR])
+{
+	int i;
+
+	for (i = 0; i < 2; i++)
+		cow_cgroup_remove(cgroup[i]);
+	cow_cgroup_remove(above);
+}
+
+FIXTURE_SETUP(cgroup_charges)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	reason = make_cgroups(self->above, self->cgroup);
+	if (reason) {
+		remove_cgroups(self->above, self->cgroup);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+}
+
+FIXTURE_TEARDOWN_PARENT(cgroup_charges)
+{
+	remove_cgroups(self->above, self->cgroup);
+	cow_restore(&self->saved);
+}
+
+/* What a cgroup says of itself; a key that this kernel lacks is always -1. */
+struct counts {
+	long current, anon;	/* pages */
+	long long pgfault, copied, ahead, lost;
+	long minflt;		/* of the thread that asks */
+};
+
+static void read_counts(struct counts *c, const char *dir)
+{
+	long bytes = -1;
+
+	c->minflt = cow_minflt();
+	cow_cgroup_read(dir, "memory.current", &bytes);
+	c->current = bytes / (long)ps;
+	c->anon = cow_cgroup_stat(dir, "anon") / (long)ps;
+	c->pgfault = cow_cgroup_stat(dir, "pgfault");
+	c->copied = cow_cgroup_stat(dir, "pgcow_copied");
+	c->ahead = cow_cgroup_stat(dir, "pgcow_ahead");
+	c->lost = cow_cgroup_stat(dir, "pgcow_lost");
+}
+
+static void subtract(struct counts *d, const struct counts *from)
+{
+	d->current -= from->current;
+	d->anon -= from->anon;
+	d->pgfault -= from->pgfault;
+	d->copied -= from->copied;
+	d->ahead -= from->ahead;
+	d->lost -= from->lost;
+	d->minflt -= from->minflt;
+}
+
+static bool counts_copies(const char *dir)
+{
+	return cow_cgroup_stat(dir, "pgcow_copied") >= 0;
+}
+
+/* In memory that processes share */
+struct shared {
+	const char *cgroup[2];
+	char *area;
+	int nr;			/* pages of it */
+	struct counts d[2];	/* what the writes added, by cgroup */
+	long faults;		/* that the writes took */
+	long own_faults;	/* of who is written to by another */
+	long written;		/* pages, so far */
+	long current, swap;	/* pages, of a writer with a limit */
+	int rounds, stop;
+};
+
+static struct shared *new_shared(char cgroup[2][COW_CGROUP_DIR])
+{
+	struct shared *sh;
+
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
+		  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sh == MAP_FAILED)
+		return NULL;
+	sh->cgroup[0] = cgroup[0];
+	sh->cgroup[1] = cgroup[1];
+	return sh;
+}
+
+static char *filled(int nr)
+{
+	char *area = cow_map(nr * ps, 0);
+
+	if (area)
+		cow_fill(area, nr * ps, TAG);
+	return area;
+}
+
+/* Every first byte has been written to, and nothing else. */
+static bool all_written(char *area, int nr)
+{
+	const size_t word = sizeof(__u64);
+	int i;
+
+	for (i = 0; i < nr; i++)
+		if (cow_peek(area + i * ps) != 'w' ||
+		    cow_check(area + i * ps + word, ps - word, TAG) != -1)
+			return false;
+	return true;
+}
+
+/*
+ * To the page
+ */
+
+static int counts_exactly(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct counts before;
+	struct cow_child c;
+	char *area, *page;
+	long minflt;
+	int i;
+
+	(void)self;
+	/* One CPU's batches */
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	area = filled(NR);
+	page = cow_map(ps, 0);
+	if (!area || !page)
+		return 2;
+	cow_touch(page, 1);
+	if (cow_child_idle(&c) || cow_unshare_rest(area, NR * ps))
+		return 3;
+	/* The first time it faults for what it needs itself. */
+	for (i = 0; i < 2; i++) {
+		cow_cgroup_outdo_batches(page);
+		read_counts(&before, sh->cgroup[0]);
+	}
+	minflt = cow_minflt();
+	for (i = 0; i < NR; i++)
+		cow_touch(area + i * ps, 'w');
+	sh->faults = cow_minflt() - minflt;
+	cow_cgroup_outdo_batches(page);
+	read_counts(&sh->d[0], sh->cgroup[0]);
+	subtract(&sh->d[0], &before);
+	if (!all_written(area, NR))
+		return 4;
+	return cow_child_end(&c) ? 5 : 0;
+}
+
+/* The shared pages stay, and there is one more for each that was written. */
+TEST_F_TIMEOUT(cgroup_charges, exactly_as_many, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, counts_exactly, sh));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(NR, sh->d[0].anon);
+	EXPECT_GE(NR + BATCHES, sh->d[0].current);
+	EXPECT_LE(NR - BATCHES, sh->d[0].current);
+	EXPECT_EQ(sh->d[0].minflt, sh->d[0].pgfault);
+	if (!variant->ahead)
+		EXPECT_EQ(NR, sh->faults);
+	if (!counts_copies(self->cgroup[0]))
+		return;
+	EXPECT_EQ(sh->faults, sh->d[0].copied);
+	EXPECT_EQ(NR, sh->d[0].copied + sh->d[0].ahead);
+	EXPECT_EQ(0, sh->d[0].lost);
+}
+
+/*
+ * Somebody else writes to the memory
+ */
+
+/* In the second cgroup. Its memory is written to from the first one. */
+static int is_written_to(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	char *page;
+
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[1]))
+		return 1;
+	page = cow_map(ps, 0);
+	if (!page)
+		return 2;
+	cow_touch(page, 1);
+	if (cow_unshare_rest(sh->area, NR_LIMITED * ps))
+		return 3;
+	/* Each time it is asked to */
+	do {
+		cow_cgroup_outdo_batches(page);
+		sh->own_faults = cow_minflt();
+		if (cow_child_send(self, 1))
+			return 4;
+	} while (cow_child_recv(self) == 1);
+	return all_written(sh->area, NR_LIMITED) ? 0 : 5;
+}
+
+static int writes_to_another(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct iovec local = { .iov_base = "w", .iov_len = 1 };
+	struct iovec remote = { .iov_len = 1 };
+	struct counts before[2];
+	struct cow_child c;
+	long own, minflt;
+	char *page;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	sh->area = filled(NR_LIMITED);
+	page = cow_map(ps, 0);
+	if (!sh->area || !page)
+		return 2;
+	cow_touch(page, 1);
+	if (cow_child_fork(&c, is_written_to, sh) || cow_child_recv(&c) != 1 ||
+	    cow_unshare_rest(sh->area, NR_LIMITED * ps))
+		return 3;
+	cow_cgroup_outdo_batches(page);
+	for (i = 0; i < 2; i++)
+		read_counts(&before[i], sh->cgroup[i]);
+	if (cow_child_send(&c, 1) || cow_child_recv(&c) != 1)
+		return 4;
+	cow_cgroup_outdo_batches(page);
+	for (i = 0; i < 2; i++)
+		read_counts(&before[i], sh->cgroup[i]);
+
+	own = sh->own_faults;
+	minflt = cow_minflt();
+	for (i = 0; i < NR_LIMITED; i++) {
+		remote.iov_base = sh->area + i * ps;
+		if (process_vm_writev(c.pid, &local, 1, &remote, 1, 0) != 1)
+			return 5;
+	}
+	sh->faults = cow_minflt() - minflt;
+
+	if (cow_child_send(&c, 1) || cow_child_recv(&c) != 1)
+		return 6;
+	sh->own_faults -= own;
+	cow_cgroup_outdo_batches(page);
+	for (i = 0; i < 2; i++) {
+		read_counts(&sh->d[i], sh->cgroup[i]);
+		subtract(&sh->d[i], &before[i]);
+	}
+	if (cow_check(sh->area, NR_LIMITED * ps, TAG) != -1)
+		return 7;
+	return cow_child_end(&c) ? 8 : 0;
+}
+
+/* Whose memory it is pays, not who writes to it. */
+TEST_F_TIMEOUT(cgroup_charges, written_from_outside, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+	int status;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, writes_to_another, sh));
+	status = cow_child_wait(&c);
+	ASSERT_EQ(0, status);
+	/* Nothing is copied ahead for somebody else. */
+	EXPECT_EQ(NR_LIMITED, sh->faults);
+	EXPECT_EQ(0, sh->d[0].anon);
+	EXPECT_EQ(NR_LIMITED, sh->d[1].anon);
+	EXPECT_EQ(sh->own_faults + sh->faults, sh->d[1].pgfault);
+	EXPECT_GE(BATCHES, sh->d[0].current);
+	EXPECT_GE(NR_LIMITED + BATCHES, sh->d[1].current);
+	EXPECT_LE(NR_LIMITED - BATCHES, sh->d[1].current);
+	if (!counts_copies(self->cgroup[0]))
+		return;
+	EXPECT_EQ(0, sh->d[0].copied);
+	EXPECT_EQ(NR_LIMITED, sh->d[1].copied);
+}
+
+/*
+ * Limits
+ */
+
+static int writes_with_limit(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	for (i = 0; i < NR_LIMITED; i++) {
+		cow_touch(sh->area + i * ps, 'w');
+		sh->written = i + 1;
+	}
+	if (cow_cgroup_read(sh->cgroup[0], "memory.current", &sh->current) ||
+	    cow_cgroup_read(sh->cgroup[0], "memory.swap.current", &sh->swap))
+		return 2;
+	sh->current /= (long)ps;
+	sh->swap /= (long)ps;
+	return all_written(sh->area, NR_LIMITED) ? 0 : 3;
+}
+
+/* Has the pages without a limit, and returns how the writer ended. */
+static int owns_them(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct cow_child c;
+	int status;
+
+	(void)self;
+	sh->area = filled(NR_LIMITED);
+	if (!sh->area || cow_child_fork(&c, writes_with_limit, sh))
+		return 101;
+	status = cow_child_wait(&c);
+	if (cow_check(sh->area, NR_LIMITED * ps, TAG) != -1)
+		return 102;
+	return status == 256 + SIGKILL ? 100 : status;
+}
+
+static int set_limit(const char *dir, long pages)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%ld", pages * (long)ps);
+	return cow_cgroup_write(dir, "memory.max", text);
+}
+
+static int no_swap(const char *dir)
+{
+	int ret = cow_cgroup_write(dir, "memory.swap.max", "0");
+
+	/* There is no such file without swap. */
+	return ret == -ENOENT ? 0 : ret;
+}
+
+static int sits_in_second(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+
+	if (cow_cgroup_enter(sh->cgroup[1]) || !filled(NR_SIBLING))
+		return 1;
+	if (cow_child_send(self, 1))
+		return 2;
+	return cow_child_recv(self) == -EPIPE ? 0 : 3;
+}
+
+/* The cgroup above has a limit, which its members share. */
+TEST_F_TIMEOUT(cgroup_charges, limit_of_an_ancestor, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c, sibling;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, set_limit(self->above, LIMIT));
+	ASSERT_EQ(0, no_swap(self->above));
+	ASSERT_EQ(0, cow_child_fork(&sibling, sits_in_second, sh));
+	ASSERT_EQ(1, cow_child_recv(&sibling));
+	ASSERT_EQ(0, cow_child_fork(&c, owns_them, sh));
+	EXPECT_EQ(100, cow_child_wait(&c)) {
+		TH_LOG("the writer was not killed");
+	}
+	EXPECT_EQ(0, cow_child_end(&sibling));
+	EXPECT_EQ(1, cow_cgroup_event(self->above, "oom_kill"));
+	EXPECT_LE(1, cow_cgroup_event(self->above, "max"));
+	EXPECT_EQ(0, cow_cgroup_event(self->cgroup[0], "max"));
+	EXPECT_GE(LIMIT - NR_SIBLING, sh->written);
+	EXPECT_LE(LIMIT - NR_SIBLING - SLACK, sh->written);
+}
+
+static bool have_swap(void)
+{
+	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
+	       2 * NR_LIMITED * (long)ps;
+}
+
+/* Copies at the limit push other pages out to swap, and nobody is killed. */
+TEST_F_TIMEOUT(cgroup_charges, reclaimed_at_the_limit, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	ASSERT_NE(NULL, sh);
+	if (!have_swap())
+		SKIP(return, "no swap space");
+	ASSERT_EQ(0, set_limit(self->cgroup[0], LIMIT));
+	ASSERT_EQ(0, cow_child_fork(&c, owns_them, sh));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(NR_LIMITED, sh->written);
+	EXPECT_EQ(0, cow_cgroup_event(self->cgroup[0], "oom_kill"));
+	EXPECT_LE(1, cow_cgroup_event(self->cgroup[0], "max"));
+	EXPECT_GE(LIMIT, sh->current);
+	EXPECT_LE(NR_LIMITED - LIMIT, sh->swap);
+}
+
+/*
+ * Cgroups that come and go
+ */
+
+/* Removed, and nothing refers to it any more: no page and no leaked reference */
+static long dying(const char *above)
+{
+	return cow_cgroup_key(above, "cgroup.stat", "nr_dying_descendants");
+}
+
+/* Pages on their way to the LRU keep their cgroup: there is a batch on each CPU. */
+static void drain_all_cpus(void)
+{
+	cpu_set_t old, set;
+	int cpu;
+
+	if (sched_getaffinity(0, sizeof(old), &old))
+		return;
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &old))
+			continue;
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (!sched_setaffinity(0, sizeof(set), &set))
+			cow_drain_lru();
+	}
+	sched_setaffinity(0, sizeof(old), &old);
+}
+
+/* It takes a worker and a grace period or two; one that leaked never goes. */
+static void expect_gone(struct __test_metadata *_metadata, const char *above)
+{
+	int i;
+
+	for (i = 0; i < 600 && dying(above); i++) {
+		drain_all_cpus();
+		usleep(100000);
+	}
+	EXPECT_EQ(0, dying(above)) {
+		TH_LOG("removed, but still referred to");
+	}
+}
+
+/* All processes. There may be a new one each time that we look. */
+static int move_all(const char *from, const char *to)
+{
+	char path[COW_CGROUP_PATH], pids[4096], *pid, *save;
+	int try;
+
+	snprintf(path, sizeof(path), "%s/cgroup.procs", from);
+	for (try = 0; try < 1000; try++) {
+		if (cow_read_file(path, pids, sizeof(pids)) < 0)
+			return -EIO;
+		pid = strtok_r(pids, "\n", &save);
+		if (!pid)
+			return 0;
+		/* It may have ended. */
+		for (; pid; pid = strtok_r(NULL, "\n", &save))
+			cow_cgroup_write(to, "cgroup.procs", pid);
+	}
+	return -EBUSY;
+}
+
+static int remove_left(const char *dir)
+{
+	int i;
+
+	for (i = 0; i < 1000; i++) {
+		if (!rmdir(dir))
+			return 0;
+		if (errno != EBUSY)
+			return -errno;
+		usleep(1000);
+	}
+	return -EBUSY;
+}
+
+/* Shares its pages in one cgroup, and copies them when it is in the other. */
+static int moves_and_writes(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct counts before;
+	struct cow_child c;
+	char *area;
+	int i;
+
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	area = filled(NR_LIMITED);
+	if (!area || cow_child_idle(&c) || cow_child_send(self, 1))
+		return 2;
+	/* Now we are in the other one, and this one is no more. */
+	if (cow_child_recv(self) != 1)
+		return 3;
+	read_counts(&before, sh->cgroup[1]);
+	for (i = 0; i < NR_LIMITED; i++)
+		cow_touch(area + i * ps, 'w');
+	read_counts(&sh->d[1], sh->cgroup[1]);
+	subtract(&sh->d[1], &before);
+	if (!all_written(area, NR_LIMITED))
+		return 4;
+	return cow_child_end(&c) ? 5 : 0;
+}
+
+TEST_F_TIMEOUT(cgroup_charges, removed_before_the_copy, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, moves_and_writes, sh));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, move_all(self->cgroup[0], self->cgroup[1]));
+	ASSERT_EQ(0, remove_left(self->cgroup[0]));
+	ASSERT_EQ(0, cow_child_send(&c, 1));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	EXPECT_GE(NR_LIMITED + BATCHES, sh->d[1].current);
+	EXPECT_LE(NR_LIMITED - BATCHES, sh->d[1].current);
+	ASSERT_EQ(0, remove_left(self->cgroup[1]));
+	expect_gone(_metadata, self->above);
+}
+
+#define NR_ROUND	64	/* pages that are written at a time */
+#define MOVES		64
+
+static int writes_all_the_time(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct cow_child c;
+	char *area;
+	int i;
+
+	if (cow_cgroup_enter(sh->cgroup[0]) || cow_child_send(self, 1))
+		return 1;
+	while (!__atomic_load_n(&sh->stop, __ATOMIC_RELAXED)) {
+		area = filled(NR_ROUND);
+		if (!area || cow_child_idle(&c))
+			return 2;
+		for (i = 0; i < NR_ROUND; i++)
+			cow_touch(area + i * ps, 'w');
+		if (!all_written(area, NR_ROUND) || cow_child_end(&c))
+			return 3;
+		cow_unmap(area, NR_ROUND * ps);
+		__atomic_add_fetch(&sh->rounds, 1, __ATOMIC_RELAXED);
+	}
+	return 0;
+}
+
+/* From one cgroup to another in the middle of it, each time into a new one */
+TEST_F_TIMEOUT(cgroup_charges, moved_while_copying, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+	int i, from = 0;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, writes_all_the_time, sh));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	for (i = 0; i < MOVES; i++, from = !from) {
+		ASSERT_EQ(0, move_all(self->cgroup[from],
+				      self->cgroup[!from]));
+		ASSERT_EQ(0, remove_left(self->cgroup[from]));
+		ASSERT_EQ(0, mkdir(self->cgroup[from], 0755));
+		ASSERT_FALSE(cow_task_ended(c.pid));
+	}
+	__atomic_store_n(&sh->stop, 1, __ATOMIC_RELAXED);
+	EXPECT_EQ(0, cow_child_wait(&c));
+	EXPECT_LT(0, sh->rounds);
+	for (i = 0; i < 2; i++)
+		ASSERT_EQ(0, remove_left(self->cgroup[i]));
+	expect_gone(_metadata, self->above);
+}
+
+/*
+ * The numbers of this series
+ */
+
+#define RACERS		2
+#define RACES		24
+
+FIXTURE(cgroup_events)
+{
+	struct cow_settings saved;
+	char above[COW_CGROUP_DIR];
+	char cgroup[2][COW_CGROUP_DIR];
+};
+
+FIXTURE_VARIANT(cgroup_events)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(cgroup_events, off) { .ahead = 0 };
+FIXTURE_VARIANT_ADD(cgroup_events, ahead_15) { .ahead = 15 };
+
+FIXTURE_SETUP(cgroup_events)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
+	if (reason)
+		SKIP(return, "%s", reason);
+	reason = make_cgroups(self->above, self->cgroup);
+	if (reason) {
+		remove_cgroups(self->above, self->cgroup);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+}
+
+FIXTURE_TEARDOWN_PARENT(cgroup_events)
+{
+	remove_cgroups(self->above, self->cgroup);
+	cow_restore(&self->saved);
+}
+
+struct race {
+	char *area;
+	int arrived;
+};
+
+/* Both write to each page at the same time. */
+static void *races(void *arg)
+{
+	struct race *race = arg;
+	int i;
+
+	for (i = 0; i < NR_LIMITED; i++) {
+		__atomic_add_fetch(&race->arrived, 1, __ATOMIC_RELAXED);
+		while (__atomic_load_n(&race->arrived, __ATOMIC_RELAXED) <
+		       RACERS * (i + 1))
+			sched_yield();
+		cow_touch(race->area + i * ps, 'w');
+	}
+	return NULL;
+}
+
+/* What the process has counted for itself is what its cgroup has counted. */
+static int counts_lost(struct cow_child *self, void *arg)
+{
+	static struct cow_stats before, after, own;
+	struct shared *sh = arg;
+	struct race race = {};
+	pthread_t thread;
+	struct counts was, is;
+	struct cow_child c;
+	char *page;
+	int i;
+
+	(void)self;
+	if (cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	page = cow_map(ps, 0);
+	cow_touch(page, 1);
+	for (sh->rounds = 0; sh->rounds < RACES && !sh->d[0].lost; sh->rounds++) {
+		race.arrived = 0;
+		race.area = filled(NR_LIMITED);
+		if (!race.area || cow_child_idle(&c))
+			return 2;
+		for (i = 0; i < 2; i++) {
+			cow_cgroup_outdo_batches(page);
+			if (cow_stats_read_pid(&before, 0))
+				return 3;
+			read_counts(&was, sh->cgroup[0]);
+			if (cow_stats_read_pid(&before, 0))
+				return 3;
+		}
+		if (pthread_create(&thread, NULL, races, &race))
+			return 4;
+		races(&race);
+		pthread_join(thread, NULL);
+		cow_cgroup_outdo_batches(page);
+		if (cow_stats_read_pid(&after, 0))
+			return 5;
+		read_counts(&is, sh->cgroup[0]);
+		cow_stats_delta(&own, &before, &after);
+		subtract(&is, &was);
+		if (is.lost != (long long)own.v[COW_LOST])
+			return 6;
+		if (is.copied != (long long)own.v[COW_FAULTS])
+			return 7;
+		if (is.ahead != (long long)own.v[COW_SUCCESS])
+			return 8;
+		sh->d[0] = is;
+		if (!all_written(race.area, NR_LIMITED) || cow_child_end(&c))
+			return 9;
+		cow_unmap(race.area, NR_LIMITED * ps);
+	}
+	return 0;
+}
+
+TEST_F_TIMEOUT(cgroup_events, lost_races, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "needs two CPUs");
+	ASSERT_NE(NULL, sh);
+	ASSERT_LE(0, cow_cgroup_stat(self->cgroup[0], "pgcow_copied"));
+	ASSERT_LE(0, cow_cgroup_stat(self->cgroup[0], "pgcow_lost"));
+	ASSERT_EQ(0, cow_child_fork(&c, counts_lost, sh));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	if (!sh->d[0].lost)
+		SKIP(return, "no thread was too late in %d rounds",
+		     sh->rounds);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A mapping changes after some of its pages were copied, and others are still shared:
+ * it is made read-only, moved, merged, written to by force, shared again, or reclaimed.
+ * No page becomes writable that way, none is lost, and none is anybody else's. True on
+ * any kernel.
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define NR		64	/* pages */
+#define TAG		43
+
+/* Of /proc/kpageflags */
+#define KPF_UPTODATE	((__u64)1 << 3)
+#define KPF_LRU		((__u64)1 << 5)
+#define KPF_ANON	((__u64)1 << 12)
+
+static size_t ps;
+
+FIXTURE(mapping_changes)
+{
+	struct cow_settings saved;
+	char *p;
+};
+
+FIXTURE_VARIANT(mapping_changes)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(mapping_changes, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(mapping_changes, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(mapping_changes, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(mapping_changes)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	/* The per-CPU batches to drain are those of this CPU. */
+	ASSERT_EQ(0, cow_pin_cpu());
+	self->p = cow_map(NR * ps, NR * ps);
+	ASSERT_NE(NULL, self->p);
+	cow_fill(self->p, NR * ps, TAG);
+}
+
+FIXTURE_TEARDOWN_PARENT(mapping_changes)
+{
+	cow_restore(&self->saved);
+}
+
+struct memory {
+	char *p;
+	int nr;
+};
+
+/* Shares the memory until it is told to end; it must not have changed by then. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	const struct memory *m = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return cow_check(m->p, m->nr * ps, TAG) == -1 ? 0 : 2;
+}
+
+static int share(struct cow_child *c, char *p, int nr)
+{
+	struct memory m = { .p = p, .nr = nr };
+	int ret = cow_child_fork(c, keeps, &m);
+
+	if (ret)
+		return ret;
+	if (cow_child_recv(c) != 1)
+		return -EPIPE;
+	return cow_child_settle(c);
+}
+
+static void write_up(char *p, int from, int to)
+{
+	int i;
+
+	for (i = from; i < to; i++)
+		cow_touch(p + i * ps, 'w');
+}
+
+/* The first page that is not as it should be: the first nr were written. Or -1 */
+static int wrong_content(const char *p, int nr)
+{
+	const size_t word = sizeof(__u64);
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		const char *page = p + i * ps;
+
+		if (i < nr ? cow_peek(page) != 'w' :
+			     cow_check(page, word, TAG) != -1)
+			return i;
+		if (cow_check(page + word, ps - word, TAG) != -1)
+			return i;
+	}
+	return -1;
+}
+
+/* Does the CPU refuse to write there, in the kernel as in user space? */
+static bool is_read_only(int fd, char *page)
+{
+	return pread(fd, page, 1, 0) == -1 && errno == EFAULT;
+}
+
+/* A file of NR pages with what cow_fill() would write at p */
+static int make_file(const char *p)
+{
+	int fd = memfd_create("cow_mapping", MFD_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, p, NR * ps) != (ssize_t)(NR * ps)) {
+		close(fd);
+		return -EIO;
+	}
+	return fd;
+}
+
+static void expect_read_only(struct __test_metadata *_metadata, int fd, char *p)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		EXPECT_TRUE(is_read_only(fd, p + i * ps))
+			TH_LOG("page %d can be written to", i);
+}
+
+TEST_F_TIMEOUT(mapping_changes, read_only, TEST_TIMEOUT)
+{
+	__u64 before[NR], after[NR];
+	struct cow_child c;
+	int i, fd;
+
+	fd = make_file(self->p);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	/* Up to here they are copied, or ahead; the rest is shared. */
+	write_up(self->p, 0, NR / 2);
+	ASSERT_EQ(0, cow_pfns(self->p, NR, before));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	expect_read_only(_metadata, fd, self->p);
+	EXPECT_EQ(-1, wrong_content(self->p, NR / 2));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
+	write_up(self->p, 0, NR);
+	EXPECT_EQ(-1, wrong_content(self->p, NR));
+	ASSERT_EQ(0, cow_pfns(self->p, NR, after));
+	for (i = 0; i < NR / 2; i++)
+		EXPECT_EQ(before[i], after[i]) TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(mapping_changes, moved, TEST_TIMEOUT)
+{
+	__u64 before[NR], after[NR];
+	struct cow_child c;
+	char *to;
+	int i;
+
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, NR / 2);
+	ASSERT_EQ(0, cow_pfns(self->p, NR, before));
+	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
+			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	/* The very same pages */
+	ASSERT_EQ(0, cow_pfns(to, NR, after));
+	for (i = 0; i < NR; i++) {
+		EXPECT_EQ(before[i], after[i]) TH_LOG("page %d", i);
+		EXPECT_EQ(0, cow_pagemap(self->p + i * ps));
+	}
+	write_up(to, 0, NR);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(to + i * ps));
+	ASSERT_EQ(0, cow_pfns(to, NR, after));
+	for (i = 0; i < NR / 2; i++)
+		EXPECT_EQ(before[i], after[i]) TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* Whoever tracks writes looks at addresses: a page that moves is new where it comes. */
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *to;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	cow_fill(to, NR * ps, TAG);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, NR / 2);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	for (i = 0; i < NR; i++)
+		ASSERT_EQ(0, cow_pagemap(self->p + i * ps) & COW_PM_SOFT_DIRTY);
+	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
+			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	for (i = 0; i < NR; i++)
+		EXPECT_NE(0, cow_pagemap(to + i * ps) & COW_PM_SOFT_DIRTY)
+			TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* What tells the range in the middle from the others */
+enum differs { EXECUTABLE, POLICY, NR_DIFFERS };
+
+static int set_different(enum differs how, char *p, size_t len, bool different)
+{
+	const unsigned long node = 1;
+	int exec = PROT_READ | PROT_WRITE | PROT_EXEC;
+
+	if (how == EXECUTABLE)
+		return mprotect(p, len, different ? exec : exec & ~PROT_EXEC);
+	return syscall(__NR_mbind, p, len,
+		       different ? MPOL_PREFERRED : MPOL_DEFAULT,
+		       different ? &node : NULL, different ? 2UL : 0UL, 0U);
+}
+
+/*
+ * Three ranges side by side, of which one is new, and soft-dirty as a whole, and nobody
+ * has written to the others since they were looked at. The one in the middle is not like
+ * the others. They merge only if they have the same anon_vma: a range shares that of a
+ * neighbour when its first page comes, if no more than the protection differs.
+ */
+static char *three_ranges(enum differs how, size_t len, int new)
+{
+	int prot = PROT_READ | PROT_WRITE, exec = prot | PROT_EXEC;
+	char *map = cow_map(3 * len, len), *p = map + new * len;
+
+	if (!map || (how == EXECUTABLE && mprotect(map + len, len, exec)))
+		return NULL;
+	cow_fill(map, 3 * len, TAG);
+	if (munmap(p, len) || cow_write_file("/proc/self/clear_refs", "4"))
+		return NULL;
+	if (mmap(p, len, new == 1 || how == POLICY ? exec : prot,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != p)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	cow_fill(p, len, TAG);
+	if (how == POLICY && (set_different(how, map + len, len, true) ||
+			      mprotect(p, len, prot)))
+		return NULL;
+	return map;
+}
+
+/*
+ * In new memory pages may be copied ahead and written to without a fault. When a half of
+ * the range in the middle becomes a part of the one before it or after it, each page
+ * that was written is still soft-dirty.
+ */
+static void check_merged(struct __test_metadata *_metadata, enum differs how,
+			 int new, int part)
+{
+	size_t len = 2 * NR * ps, i;
+	struct cow_child c;
+	char *map, *p;
+
+	map = three_ranges(how, len, new);
+	ASSERT_NE(NULL, map);
+	p = map + new * len;
+	ASSERT_EQ(0, share(&c, map, 3 * len / ps));
+	write_up(p, 0, len / ps);
+	ASSERT_EQ(0, set_different(how, map + len + part * len / 2, len / 2,
+				   false));
+	EXPECT_EQ((long)(len + len / 2) / 1024,
+		  cow_smaps_kb(map + 2 * part * len, "Size"));
+	for (i = 0; i < len; i += ps)
+		ASSERT_NE(0, cow_pagemap(p + i) & COW_PM_SOFT_DIRTY)
+			TH_LOG("%s: range %d, half %d, page %zu",
+			       how == POLICY ? "mbind" : "mprotect", new, part,
+			       i / ps);
+	EXPECT_EQ(0, cow_child_end(&c));
+	cow_unmap(map, 3 * len);
+}
+
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_and_partly_merged, TEST_TIMEOUT)
+{
+	enum differs how;
+	int new, part;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	for (how = 0; how < NR_DIFFERS; how++) {
+		if (how == POLICY && set_different(how, self->p, ps, false))
+			break;	/* no NUMA */
+		for (new = 0; new < 3; new++)
+			for (part = 0; part < 2; part++)
+				check_merged(_metadata, how, new, part);
+	}
+}
+
+/* A debugger writes to what the process itself may not write to. */
+static ssize_t write_by_force(char *page)
+{
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	n = pwrite(fd, "w", 1, (uintptr_t)page);
+	if (n < 0)
+		n = -errno;
+	close(fd);
+	return n;
+}
+
+#define NO_FORCE	"no writing by force in this kernel: %s"
+
+/* Of both halves: the first one is ours alone, the second one is shared. */
+TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
+{
+	__u64 before[NR], after[NR];
+	struct cow_child c;
+	ssize_t ret;
+	int i, fd;
+
+	fd = make_file(self->p);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, NR / 2);
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ret = write_by_force(self->p);
+	if (ret < 0) {
+		cow_child_end(&c);
+		SKIP(return, NO_FORCE, strerror(-ret));
+	}
+	ASSERT_EQ(0, cow_pfns(self->p, NR, before));
+	for (i = 0; i < NR; i++)
+		ASSERT_EQ(1, write_by_force(self->p + i * ps));
+	ASSERT_EQ(0, cow_pfns(self->p, NR, after));
+	EXPECT_EQ(-1, wrong_content(self->p, NR));
+	expect_read_only(_metadata, fd, self->p);
+	for (i = 0; cow_pfn_visible() && i < NR; i++)
+		EXPECT_EQ(i < NR / 2, before[i] == after[i])
+			TH_LOG("page %d", i);
+	/* The child has what it had. */
+	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
+{
+	static char text[NR * 65536];
+	ssize_t ret;
+	char *map;
+	int i, fd;
+
+	fd = make_file(self->p);
+	ASSERT_LE(0, fd);
+	map = mmap(NULL, NR * ps, PROT_READ, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	for (i = 0; i < NR; i++)
+		cow_peek(map + i * ps);
+	for (i = 0; i < NR; i++) {
+		ret = write_by_force(map + i * ps);
+		if (ret < 0)
+			SKIP(return, NO_FORCE, strerror(-ret));
+		ASSERT_EQ('w', cow_peek(map + i * ps));
+		EXPECT_TRUE(is_read_only(fd, map + i * ps))
+			TH_LOG("page %d", i);
+	}
+	/* Nobody who maps or reads the file sees any of that. */
+	ASSERT_EQ((ssize_t)(NR * ps), pread(fd, text, NR * ps, 0));
+	EXPECT_EQ(0, memcmp(text, self->p, NR * ps));
+	munmap(map, NR * ps);
+	close(fd);
+}
+
+/* Has not seen what its parent wrote; what MADV_FREE was told may be zeroes. */
+static int sees_nothing(struct cow_child *self, void *arg)
+{
+	const struct memory *m = arg;
+	int i;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 101;
+	for (i = 0; i < m->nr; i++)
+		if (cow_peek(m->p + i * ps) == 'w')
+			return 1 + i;
+	return 0;
+}
+
+/* Pages that are writable, but clean: nobody has written to them since. */
+TEST_F_TIMEOUT(mapping_changes, shared_while_clean, TEST_TIMEOUT)
+{
+	struct memory m = { .p = self->p, .nr = NR };
+	struct cow_child c[2];
+	int i;
+
+	ASSERT_EQ(0, share(&c[0], self->p, NR));
+	/* What is copied ahead of these is not written to. */
+	write_up(self->p, 0, NR / 2);
+	cow_fill(self->p, NR * ps / 2, TAG);
+	madvise(self->p, NR * ps / 4, MADV_FREE);
+	ASSERT_EQ(0, cow_child_fork(&c[1], sees_nothing, &m));
+	ASSERT_EQ(1, cow_child_recv(&c[1]));
+	write_up(self->p, 0, NR);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(self->p + i * ps));
+	for (i = 0; i < 2; i++)
+		EXPECT_EQ(0, cow_child_end(&c[i]));
+}
+
+static bool have_swap(void)
+{
+	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
+	       4 * NR * (long)ps;
+}
+
+/* The kernel finds a copy by its reverse mapping, wherever that is meanwhile. */
+static void expect_reclaimable(struct __test_metadata *_metadata, char *p)
+{
+	int i, swapped = 0;
+
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, madvise(p, NR * ps, MADV_PAGEOUT));
+	for (i = 0; i < NR; i++)
+		swapped += !!(cow_pagemap(p + i * ps) & COW_PM_SWAP);
+	/* One or the other may be in use just now. */
+	EXPECT_LE(NR - NR / 8, swapped);
+}
+
+TEST_F_TIMEOUT(mapping_changes, reclaimed, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *to;
+
+	if (!have_swap())
+		SKIP(return, "no swap space");
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, NR);
+	expect_reclaimable(_metadata, self->p);
+	EXPECT_EQ(-1, wrong_content(self->p, NR));
+	/* They are back; and now with another address */
+	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
+			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	write_up(to, 0, NR);
+	expect_reclaimable(_metadata, to);
+	write_up(to, 0, NR);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* A copy is a page like any other. */
+TEST_F_TIMEOUT(mapping_changes, page_flags, TEST_TIMEOUT)
+{
+	const __u64 want = KPF_UPTODATE | KPF_LRU | KPF_ANON | COW_KPF_SWAPBACKED;
+	struct cow_child c;
+	int i;
+
+	if (!cow_page_flags(self->p))
+		SKIP(return, "no /proc/kpageflags, or not root");
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, NR);
+	ASSERT_EQ(0, cow_drain_lru());
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(want, cow_page_flags(self->p + i * ps) & want)
+			TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+TEST_HARNESS_MAIN
