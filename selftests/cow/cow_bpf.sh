@@ -148,12 +148,10 @@ test_one_process()
 	pid=$!
 	# until it has gone, or is a zombie, as we have not waited for it yet
 	cat > "$TMP/go" <<-END
-	#!/bin/sh
 	echo go > "$TMP/begin"
 	while grep -q ') [^Z]' /proc/$pid/stat 2> /dev/null; do sleep 0.1; done
 	END
-	chmod +x "$TMP/go"
-	bpftrace -c "$TMP/go" "$(script cowcount)" $pid $FROM $TO > "$TMP/out" 2>> "$TMP/errors" ||
+	bpftrace -c "$(command -v sh) $TMP/go" "$(script cowcount)" $pid $FROM $TO > "$TMP/out" 2>> "$TMP/errors" ||
 		complain "bpftrace failed: $(cat "$TMP/errors")" || return
 	wait $pid || complain "known_faults failed" || return
 	for kind in copied reused; do
