@@ -270,7 +270,7 @@ test_bench_study()
 	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}
 	for some in rows:
 	    some[\"mode\"] = \"wall\""
-	makes 0 '^The unit is a nanosecond of this machine[.]$' study.py "$file" && want_output '; here: millions of ns$' || return
+	makes 0 '^The unit is a nanosecond of this machine[.]$' study.py "$file" && want_output ', here: millions of ns$' || return
 	bench_file a "${STUDY_ROWS/COSTS/[(\"off\", 1000), (\"fixed-1\", 800), (\"fixed-15\", 600)]}
 	for some in rows:
 	    some.update(mode=\"wall\", machine=\"QEMU 7.2 -smp 2\")"
