@@ -5,6 +5,9 @@
  * An MMU notifier makes a fault lose its race.
  */
 #include <linux/mmu_notifier.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/sched/task.h>
 
 #include "cow_kunit.h"
 
@@ -151,11 +154,13 @@ static const struct mmu_notifier_ops loser_ops = {
 	.invalidate_range_start = lose,
 };
 
-/* The page that was copied for nothing is counted, and the next try copies. */
-static void lost(struct kunit *test)
+/*
+ * A fault that loses its race changes the counts by @more; the next try copies, and
+ * changes them by @copy.
+ */
+static void test_lost(struct kunit *test, unsigned int flags,
+		      const struct fault_counts *more, const struct fault_counts *copy)
 {
-	const struct fault_counts more = { .lost = 1, .stat_lost = 1 };
-	const struct fault_counts copy = { .copied = 1, .faults = 1 };
 	struct loser *l = kunit_kzalloc(test, sizeof(*l), GFP_KERNEL);
 	struct fault_counts before;
 	struct page *page;
@@ -169,15 +174,49 @@ static void lost(struct kunit *test)
 	before = read_fault_counts();
 
 	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&l->notifier, current->mm), 0);
-	cowt_write_fault(test, FAULT);
+	cowt_fault(test, FAULT, flags);
 	mmu_notifier_unregister(&l->notifier, current->mm);
 	KUNIT_EXPECT_PTR_EQ(test, cowt_read_page(test, current->mm, FAULT), page);
-	expect_more(test, &before, &more);
+	expect_more(test, &before, more);
 
 	before = read_fault_counts();
-	cowt_write_fault(test, FAULT);
+	cowt_fault(test, FAULT, flags);
 	KUNIT_EXPECT_PTR_NE(test, cowt_read_page(test, current->mm, FAULT), page);
-	expect_more(test, &before, &copy);
+	expect_more(test, &before, copy);
+}
+
+/* The page that was copied for nothing is counted. */
+static void lost(struct kunit *test)
+{
+	const struct fault_counts more = { .lost = 1, .stat_lost = 1 };
+	const struct fault_counts copy = { .copied = 1, .faults = 1 };
+
+	test_lost(test, WRITE_FLAGS, &more, &copy);
+}
+
+/* Unsharing is no write, whether it wins or loses. */
+static void unshare_lost(struct kunit *test)
+{
+	const struct fault_counts more = {};
+	const struct fault_counts copy = { .unshared = 1 };
+
+	test_lost(test, FAULT_FLAG_USER | FAULT_FLAG_UNSHARE, &more, &copy);
+}
+
+/* This thread is a kernel thread that uses a process's memory. */
+static void borrowed_mm(struct kunit *test)
+{
+#ifdef CONFIG_MEMCG
+	struct mm_struct *mm = current->mm;
+	struct task_struct *owner;
+
+	KUNIT_ASSERT_TRUE(test, current->flags & PF_KTHREAD);
+	owner = rcu_replace_pointer(mm->owner, &init_task, true);
+	KUNIT_EXPECT_EQ(test, cow_mm_pid(mm), task_tgid_nr(&init_task));
+	rcu_assign_pointer(mm->owner, owner);
+#else
+	KUNIT_EXPECT_EQ(test, cow_mm_pid(current->mm), 0);
+#endif
 }
 
 /* With pages ahead: one fault that copied, and the others by name. */
@@ -205,6 +244,8 @@ static struct kunit_case cow_fault_cases[] = {
 	KUNIT_CASE(zero_page),
 	KUNIT_CASE(unshared),
 	KUNIT_CASE(lost),
+	KUNIT_CASE(unshare_lost),
+	KUNIT_CASE(borrowed_mm),
 	{}
 };
 

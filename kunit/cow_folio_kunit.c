@@ -173,8 +173,7 @@ struct order_case {
 static const struct order_case order_cases[] = {
 	{ "4 pages", 2 },
 	{ "8 pages", 3 },
-	{ "16 pages", 4 },
-	{ "32 pages, the largest", 5 },
+	{ "16 pages, the largest", 4 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(order, order_cases, desc);

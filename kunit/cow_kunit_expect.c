@@ -309,6 +309,7 @@ void cowt_expect_copies(struct kunit *test, unsigned int made, unsigned int mapp
  * @late: pages that had been replaced when the range ended
  * @flushes: number of TLB flushes
  * @flushed: pages whose PTE was none during a flush
+ * @unmapped: those of them that were not in the rmap any more
  */
 struct watcher {
 	struct mmu_notifier notifier;
@@ -322,6 +323,7 @@ struct watcher {
 	unsigned long late;
 	unsigned int flushes;
 	u64 flushed;
+	u64 unmapped;
 };
 
 static u64 replaced_pages(struct kunit *test)
@@ -363,15 +365,20 @@ static void watch_flush(struct mmu_notifier *notifier, struct mm_struct *mm,
 			unsigned long start, unsigned long end)
 {
 	struct watcher *w = container_of(notifier, struct watcher, tlb);
+	struct fixture *f = w->test->priv;
 	unsigned int i;
 
 	w->flushes++;
 	for (i = 0; i < NR_PAGES; i++) {
+		const struct page_state *was = &f->parent.pages[i];
 		unsigned long addr = cowt_page_addr(w->test, i);
 		pte_t *ptep = pte_offset_kernel(pmd_off(mm, addr), addr);
 
-		if (addr >= start && addr < end && pte_none(ptep_get_lockless(ptep)))
-			w->flushed |= BIT_ULL(i);
+		if (addr < start || addr >= end || !pte_none(ptep_get_lockless(ptep)))
+			continue;
+		w->flushed |= BIT_ULL(i);
+		if (was->page && folio_mapcount(page_folio(was->page)) != was->mapcount)
+			w->unmapped |= BIT_ULL(i);
 	}
 }
 
@@ -386,7 +393,8 @@ static const struct mmu_notifier_ops tlb_ops = {
 
 /*
  * A fault at @at invalidates the range from @first to @last and replaces the
- * pages @copied. The TLB is flushed before any of the copies is mapped.
+ * pages @copied. The TLB is flushed before any of the copies is mapped, and before
+ * the rmap forgets the old pages.
  */
 void cowt_watch_fault(struct kunit *test, unsigned int at, unsigned long first,
 		      unsigned long last, u64 copied)
@@ -413,6 +421,8 @@ void cowt_watch_fault(struct kunit *test, unsigned int at, unsigned long first,
 	if (IS_ENABLED(CONFIG_X86)) {
 		KUNIT_EXPECT_EQ(test, w->flushes, 1);
 		KUNIT_EXPECT_EQ(test, w->flushed & copied, copied);
+		/* Or another process would reuse a page that can still be read here. */
+		KUNIT_EXPECT_EQ(test, w->unmapped, 0);
 	}
 }
 

@@ -4,8 +4,11 @@
  * the window and its bounds, each kind of neighbour, races, failed allocations
  * and MMU notifiers.
  */
+#include <linux/memcontrol.h>
 #include <linux/mman.h>
+#include <linux/page_counter.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/swap.h>
 
 #include "../internal.h"
@@ -431,6 +434,113 @@ static void no_room(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
+/* More than there is: below the low watermark of a zone, whatever is free. */
+static void no_room_in_zone(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+
+	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, INT_MAX));
+}
+
+enum room_limit { MEMORY_MAX, MEMORY_HIGH, SWAP_HIGH };
+
+/**
+ * struct room_case - a memory cgroup near one of its limits
+ * @desc: description
+ * @limit: the limit
+ * @of_parent: it is the limit of the cgroup above
+ * @lacks: pages that are missing
+ */
+struct room_case {
+	const char *desc;
+	enum room_limit limit;
+	bool of_parent;
+	unsigned int lacks;
+};
+
+static const struct room_case room_cases[] = {
+	{ "memory.max: enough", MEMORY_MAX, false, 0 },
+	{ "memory.max: a page short", MEMORY_MAX, false, 1 },
+	{ "memory.high: enough", MEMORY_HIGH, false, 0 },
+	{ "memory.high: a page short", MEMORY_HIGH, false, 1 },
+	{ "swap.high: enough", SWAP_HIGH, false, 0 },
+	{ "swap.high: a page above", SWAP_HIGH, false, 1 },
+	{ "memory.max of the parent: enough", MEMORY_MAX, true, 0 },
+	{ "memory.max of the parent: a page short", MEMORY_MAX, true, 1 },
+	{ "memory.high of the parent: enough", MEMORY_HIGH, true, 0 },
+	{ "memory.high of the parent: a page short", MEMORY_HIGH, true, 1 },
+	{ "swap.high of the parent: enough", SWAP_HIGH, true, 0 },
+	{ "swap.high of the parent: a page above", SWAP_HIGH, true, 1 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(room, room_cases, desc);
+
+#ifdef CONFIG_MEMCG
+#define ROOM_USED	1000
+
+/* A memory cgroup that only this test knows of */
+static struct mem_cgroup *room_cgroup(struct kunit *test, struct mem_cgroup *parent)
+{
+	struct mem_cgroup *memcg = kunit_kzalloc(test, sizeof(*memcg), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, memcg);
+	memcg->css.flags = CSS_NO_REF;
+	memcg->css.parent = parent ? &parent->css : NULL;
+	page_counter_init(&memcg->memory, NULL, false);
+	page_counter_init(&memcg->swap, NULL, false);
+	page_counter_set_high(&memcg->memory, PAGE_COUNTER_MAX);
+	page_counter_set_high(&memcg->swap, PAGE_COUNTER_MAX);
+	page_counter_charge(&memcg->memory, ROOM_USED);
+	page_counter_charge(&memcg->swap, ROOM_USED);
+	return memcg;
+}
+
+static void set_room(struct mem_cgroup *memcg, const struct room_case *c)
+{
+	unsigned long nr = ROOM_USED - c->lacks;
+
+	/* What each CPU may charge at once */
+	if (c->limit != SWAP_HIGH)
+		nr += MEMCG_CHARGE_BATCH * num_online_cpus();
+	switch (c->limit) {
+	case MEMORY_MAX:
+		WRITE_ONCE(memcg->memory.max, nr);
+		break;
+	case MEMORY_HIGH:
+		page_counter_set_high(&memcg->memory, nr);
+		break;
+	case SWAP_HIGH:
+		page_counter_set_high(&memcg->swap, nr);
+		break;
+	}
+}
+
+/* Every limit counts that a fault could hit, of each cgroup up to the root. */
+static void memcg_room(struct kunit *test)
+{
+	const struct room_case *c = test->param_value;
+	struct mem_cgroup *parent, *child, *old;
+	/* No address space: the cgroup is the one that is set for the thread. */
+	struct vm_area_struct vma = {};
+	bool room;
+
+	if (mem_cgroup_disabled() || (c->limit == SWAP_HIGH && !IS_ENABLED(CONFIG_SWAP)))
+		kunit_skip(test, "not in this configuration");
+	parent = room_cgroup(test, NULL);
+	child = room_cgroup(test, parent);
+	set_room(c->of_parent ? parent : child, c);
+	old = set_active_memcg(child);
+	room = cow_precopy_has_room(&vma, 1);
+	set_active_memcg(old);
+	KUNIT_EXPECT_EQ(test, room, !c->lacks);
+}
+#else
+static void memcg_room(struct kunit *test)
+{
+	kunit_skip(test, "not in this configuration");
+}
+#endif
+
 /*
  * A page that cannot be read. If it is the faulting page, the fault fails, as it does
  * without copying ahead. Nothing reads a page twice.
@@ -542,6 +652,8 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(allocation_fails_later),
 	KUNIT_CASE(charge_fails),
 	KUNIT_CASE(no_room),
+	KUNIT_CASE(no_room_in_zone),
+	KUNIT_CASE_PARAM(memcg_room, room_gen_params),
 	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),
 	KUNIT_CASE(notifier_range),
 	KUNIT_CASE(notifier_range_is_no_wider),
