@@ -427,7 +427,7 @@ static void no_room(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_has_room, no_room_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
-	kunit_activate_static_stub(test, cow_precopy_alloc, no_alloc_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
 	cowt_write_fault(test, FAULT);
 	cowt_expect_copies(test, 0, 0);
 	cowt_expect_region(test, COPIED(0));
