@@ -5,7 +5,7 @@
  *
  *	pid PID
  *	cow_fault address=0x... pid=... outcome=... order=0 ahead=...
- *	cow_precopy address=0x... asked=... installed=... reason=...
+ *	cow_precopy address=0x... pid=... asked=... installed=... reason=...
  *
  * All of its memory is between KNOWN_START and KNOWN_END, whatever the kernel
  * randomises, so that a filter can be set before it runs. The faults that the
@@ -253,8 +253,8 @@ static void expect_fault(char *addr, const char *outcome, int ahead)
 
 static void expect_copy(char *addr, int installed, const char *reason)
 {
-	expect("cow_precopy address=%p asked=%d installed=%d reason=%s", addr,
-	       AHEAD, installed, reason);
+	expect("cow_precopy address=%p pid=%d asked=%d installed=%d reason=%s", addr,
+	       getpid(), AHEAD, installed, reason);
 	expect_fault(addr, installed ? "precopied-around" : "copied", installed);
 }
 
