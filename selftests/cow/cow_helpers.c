@@ -16,7 +16,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#if __has_include(<sys/rseq.h>)
+#include <sys/rseq.h>
+#endif
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -234,11 +238,25 @@ const char *cow_want(const char *name, long val)
 	return ret ? reason : NULL;
 }
 
+/*
+ * The kernel writes to a thread's rseq area whenever the thread was preempted. After a
+ * fork, or clear_refs, that takes a fault that no test expects.
+ */
+static void end_rseq(void)
+{
+#ifdef RSEQ_SIG
+	char *self = __builtin_thread_pointer();
+
+	syscall(SYS_rseq, self + __rseq_offset, 32, RSEQ_FLAG_UNREGISTER, RSEQ_SIG);
+#endif
+}
+
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 {
 	bool any_kernel = ahead == COW_PLAIN && (flags & COW_ANY_KERNEL);
 	const char *reason;
 
+	end_rseq();
 	saved->valid = false;
 	reason = cow_missing();
 	if (reason)
