@@ -387,7 +387,9 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_each_write, TEST_TIMEOUT)
 		fill(vm->area, page, NEW);
 		check_guest(_metadata, vm, 0, page + 1);
 	}
-	EXPECT_GE(cow_copied_ahead(&vm->before), expected_ahead(variant->ahead));
+	/* The guest's reads may leave pages in LRU batches, which then look referenced. */
+	if (variant->ahead > 0 || variant->ahead == COW_ADAPTIVE)
+		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 	check_child(_metadata);
 }
 
@@ -402,7 +404,7 @@ TEST_F_TIMEOUT(kvm_mmu, read_after_writes_downward, TEST_TIMEOUT)
 		fill(vm->area, page, NEW);
 		check_guest(_metadata, vm, page, PAGES);
 	}
-	/* The guest's reads may leave pages in LRU batches, which then look referenced. */
+	/* As above; a fixed window is upward. */
 	if (variant->ahead == COW_ADAPTIVE)
 		EXPECT_GT(cow_copied_ahead(&vm->before), 0ULL);
 	check_child(_metadata);
