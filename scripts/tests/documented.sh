@@ -45,10 +45,7 @@ documented_commands()
 	./run_tests.sh refresh|box refresh
 	./run_tests.sh list kernels|tests|mutants|box list kernels
 	./run_tests.sh clean|box clean
-	cd "$(./run_tests.sh tree)"|box tree
-	./tools/testing/kunit/kunit.py run --kunitconfig=mm/tests|leg 6.12: KUnit on UML
-	make O=../by-hand defconfig|leg 6.12: kselftest targets
-	make O=../by-hand kselftest TARGETS=cow|by-hand tests the kernel of this machine
+	make kselftest TARGETS=cow|leg 6.12: virtme-ng
 	make -C tools/testing/selftests TARGETS=cow|leg 6.12: kselftest targets
 	cowstat 1|host cowstat 0.1 2
 	cowstat -a 1|host cowstat -a 0.1 2
