@@ -16,15 +16,15 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#if __has_include(<sys/rseq.h>)
-#include <sys/rseq.h>
-#endif
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+#include <sys/rseq.h>
+#endif
 
 #include "cow_helpers.h"
 
