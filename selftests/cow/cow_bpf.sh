@@ -109,7 +109,8 @@ test_stacks()
 		> "$TMP/records"
 	same "stacks of copied pages" || return
 	# A frame: an address, or a name with an offset
-	nothing_but '@copied\[|[[:space:]]+(0x)?[0-9a-f]+|[[:space:]]+[^ ]+\+[0-9]+( .*)?|, known_faults\]: [0-9]+'
+	frame='[[:space:]]+[^ ]+\+[0-9]+( .*)?'
+	nothing_but "@copied\\[|[[:space:]]+(0x)?[0-9a-f]+|$frame|, known_faults\\]: [0-9]+"
 }
 
 # Each copied address is in one of the mappings, and each mapping has as many.
@@ -151,7 +152,8 @@ test_one_process()
 	echo go > "$TMP/begin"
 	while grep -q ') [^Z]' /proc/$pid/stat 2> /dev/null; do sleep 0.1; done
 	END
-	bpftrace -c "$(command -v sh) $TMP/go" "$(script cowcount)" $pid $FROM $TO > "$TMP/out" 2>> "$TMP/errors" ||
+	bpftrace -c "$(command -v sh) $TMP/go" "$(script cowcount)" $pid $FROM $TO \
+		> "$TMP/out" 2>> "$TMP/errors" ||
 		complain "bpftrace failed: $(cat "$TMP/errors")" || return
 	wait $pid || complain "known_faults failed" || return
 	for kind in copied reused; do

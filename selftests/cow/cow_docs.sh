@@ -50,7 +50,8 @@ name_of()
 # runnable COMMAND: with our process, and an end
 runnable()
 {
-	echo "$1" | sed -e "s/\<4711\>/$(cat "$TMP/pid")/" -e 's/^bpftrace -e/bpftrace -c true -e/' \
+	echo "$1" | sed -e "s/\<4711\>/$(cat "$TMP/pid")/" \
+		-e 's/^bpftrace -e/bpftrace -c true -e/' \
 		-e '/^cowstat \(.* \)\{0,1\}[0-9.]\{1,\}$/{' -e '/ -- /!s/$/ 2/' -e '}'
 }
 
@@ -62,7 +63,8 @@ why_not()
 	*cow_stats*|*cow:*|*"-e cow "*|"perf script"|"trace-cmd report")
 		[ -e /proc/cow_stats ] || { echo "kernel without CONFIG_COW_STATS"; return; } ;;
 	"cowstat -e"*)
-		[ -e /proc/cow_stats ] || { echo "no vm.cow_stats: kernel without CONFIG_COW_STATS"; return; } ;;
+		[ -e /proc/cow_stats ] ||
+			{ echo "no vm.cow_stats: kernel without CONFIG_COW_STATS"; return; } ;;
 	esac
 	case "$1" in
 	*--stacks*|flamegraph.pl*)
