@@ -67,20 +67,31 @@ static void remove_cgroups(char *above, char cgroup[2][COW_CGROUP_DIR])
 	cow_cgroup_remove(above);
 }
 
-FIXTURE_SETUP(cgroup_charges)
+/* cow_setup() and make_cgroups(); undoes both on failure */
+static const char *setup(struct cow_settings *saved, int ahead, unsigned int flags,
+			 char *above, char cgroup[2][COW_CGROUP_DIR])
 {
 	const char *reason;
 
 	ps = cow_page_size();
-	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	reason = cow_setup(saved, ahead, flags);
+	if (reason)
+		return reason;
+	reason = make_cgroups(above, cgroup);
+	if (reason) {
+		remove_cgroups(above, cgroup);
+		cow_restore(saved);
+	}
+	return reason;
+}
+
+FIXTURE_SETUP(cgroup_charges)
+{
+	const char *reason = setup(&self->saved, variant->ahead, COW_ANY_KERNEL,
+				   self->above, self->cgroup);
+
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = make_cgroups(self->above, self->cgroup);
-	if (reason) {
-		remove_cgroups(self->above, self->cgroup);
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 }
 
 FIXTURE_TEARDOWN_PARENT(cgroup_charges)
@@ -656,18 +667,11 @@ FIXTURE_VARIANT_ADD(cgroup_events, ahead_15) { .ahead = 15 };
 
 FIXTURE_SETUP(cgroup_events)
 {
-	const char *reason;
+	const char *reason = setup(&self->saved, variant->ahead, COW_WANT_STATS,
+				   self->above, self->cgroup);
 
-	ps = cow_page_size();
-	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
 	if (reason)
 		SKIP(return, "%s", reason);
-	reason = make_cgroups(self->above, self->cgroup);
-	if (reason) {
-		remove_cgroups(self->above, self->cgroup);
-		cow_restore(&self->saved);
-		SKIP(return, "%s", reason);
-	}
 }
 
 FIXTURE_TEARDOWN_PARENT(cgroup_events)

@@ -253,6 +253,18 @@ void make_counts(struct cow_stats *s, unsigned long long base)
 	s->precopy = true;
 }
 
+void fake_two_processes(struct cow_stats *a, struct cow_stats *b)
+{
+	make_counts(a, 10);
+	make_counts(b, 35);
+	fake_counts(a);
+	fake_vmstat(1005, 100);
+	fake_sysctl("1\n");
+	fake_text("cow_histogram", "copy 5 5 10\nfault 64 65 20\n");
+	fake_process(FAKE_PID, "small", a);
+	fake_process(OTHER_PID, "large one", b);
+}
+
 /*
  * Running cowstat
  */
@@ -422,6 +434,16 @@ int lines_of(const char *text)
 		nr++;
 	}
 	return nr;
+}
+
+size_t widest(const char *text)
+{
+	size_t max = 0;
+
+	for (; *text; text += strcspn(text, "\n"), text += *text == '\n')
+		if (strcspn(text, "\n") > max)
+			max = strcspn(text, "\n");
+	return max;
 }
 
 /* How often does one occur in the other? */

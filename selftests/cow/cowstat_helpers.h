@@ -12,6 +12,7 @@
  */
 
 #define FAKE_PID	4000000
+#define OTHER_PID	(FAKE_PID + 1)
 
 extern char fake[64];
 
@@ -37,6 +38,8 @@ void fake_stat(char state, unsigned long flags, unsigned long minflt,
 void fake_process(pid_t pid, const char *name, const struct cow_stats *s);
 /* Counters that differ from each other, by the multiple of a base */
 void make_counts(struct cow_stats *s, unsigned long long base);
+/* A system that counts, with FAKE_PID "small" and OTHER_PID "large one" */
+void fake_two_processes(struct cow_stats *a, struct cow_stats *b);
 
 /*
  * A gate: vmstat, which each sample reads first, after it has taken the time, is
@@ -105,6 +108,8 @@ bool to_nobody(void);
  */
 
 int lines_of(const char *text);
+/* The length of the longest line */
+size_t widest(const char *text);
 /* How often does one occur in the other? */
 int count_of(const char *text, const char *what);
 /* The value in the column of that name, in the nth row, counted from 0 */

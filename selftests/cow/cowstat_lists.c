@@ -17,7 +17,6 @@
 #include "kselftest_harness.h"
 #include "cowstat_helpers.h"
 
-#define OTHER_PID	(FAKE_PID + 1)
 #define PIDS		"4000000,4000001"
 
 FIXTURE(lists)
@@ -40,29 +39,12 @@ FIXTURE_SETUP(lists)
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(fake_begin(), 0);
-	make_counts(&self->a, 10);
-	make_counts(&self->b, 35);
-	fake_counts(&self->a);
-	fake_vmstat(1005, 100);
-	fake_sysctl("1\n");
-	fake_text("cow_histogram", "copy 5 5 10\nfault 64 65 20\n");
-	fake_process(FAKE_PID, "small", &self->a);
-	fake_process(OTHER_PID, "large one", &self->b);
+	fake_two_processes(&self->a, &self->b);
 }
 
 FIXTURE_TEARDOWN(lists)
 {
 	fake_end();
-}
-
-static size_t widest(const char *text)
-{
-	size_t max = 0;
-
-	for (; *text; text += strcspn(text, "\n"), text += *text == '\n')
-		if (strcspn(text, "\n") > max)
-			max = strcspn(text, "\n");
-	return max;
 }
 
 TEST_F_TIMEOUT(lists, width, TEST_TIMEOUT)

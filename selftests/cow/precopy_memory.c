@@ -209,7 +209,6 @@ static void with_cgroup(struct __test_metadata *_metadata,
 			char *cgroup, int ahead, const char *limit, long extra)
 {
 	struct cgroup_work *w;
-	char path[COW_CGROUP_PATH];
 	struct cow_child c;
 	int status;
 
@@ -229,14 +228,13 @@ static void with_cgroup(struct __test_metadata *_metadata,
 		       status > 256 ? "killed" : "failed");
 	}
 	/* The cgroup's counters include at least those of its only program. */
-	snprintf(path, sizeof(path), "%s/memory.stat", w->dir);
-	if (cow_file_key(path, "pgcow_copied") >= 0) {
+	if (cow_cgroup_stat(w->dir, "pgcow_copied") >= 0) {
 		EXPECT_LE(w->m.d.v[COW_FAULTS],
-			  cow_file_key(path, "pgcow_copied"));
+			  cow_cgroup_stat(w->dir, "pgcow_copied"));
 		EXPECT_LE(w->m.d.v[COW_SUCCESS],
-			  cow_file_key(path, "pgcow_ahead"));
+			  cow_cgroup_stat(w->dir, "pgcow_ahead"));
 		if (!ahead)
-			EXPECT_EQ(0, cow_file_key(path, "pgcow_ahead"));
+			EXPECT_EQ(0, cow_cgroup_stat(w->dir, "pgcow_ahead"));
 	}
 	/* Each write has been solved, by a fault or ahead of it, */
 	if (cow_counting())
