@@ -219,6 +219,26 @@ static void file_neighbour(struct kunit *test)
 	cowt_expect_counts(test, 2, COW_SKIP_NOTANON, 1);
 }
 
+/* Since 6.13, a page in an LRU batch is still on the LRU, and has a reference more. */
+static void neighbour_in_lru_batch(struct kunit *test)
+{
+	struct folio *folio;
+
+	cowt_set_window(3);
+	cowt_share_pages(test, ALL_PAGES);
+	folio = cowt_odd_folio(test);
+	lru_add_drain_all();
+	/* The fault empties the batches of its own CPU. */
+	migrate_disable();
+	folio_activate(folio);
+	lru_add_drain();
+	folio_deactivate(folio);
+	cowt_write_fault(test, FAULT);
+	migrate_enable();
+	cowt_expect_region(test, COPIED(3));
+	cowt_expect_counts(test, 3, COW_SKIP_NONE, 0);
+}
+
 /*
  * The faulting page itself
  */
@@ -640,6 +660,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE_PARAM(odd_neighbour, odd_gen_params),
 	KUNIT_CASE(written_neighbour),
 	KUNIT_CASE(file_neighbour),
+	KUNIT_CASE(neighbour_in_lru_batch),
 	KUNIT_CASE(fault_reuses),
 	KUNIT_CASE(fault_on_zero_page),
 	KUNIT_CASE_PARAM(fault_is_no_plain_write, flags_gen_params),

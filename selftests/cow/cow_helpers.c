@@ -238,11 +238,7 @@ const char *cow_want(const char *name, long val)
 	return ret ? reason : NULL;
 }
 
-/*
- * The kernel writes to a thread's rseq area whenever the thread was preempted. After a
- * fork, or clear_refs, that takes a fault that no test expects.
- */
-static void end_rseq(void)
+void cow_end_rseq(void)
 {
 #ifdef RSEQ_SIG
 	char *self = __builtin_thread_pointer();
@@ -256,7 +252,7 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	bool any_kernel = ahead == COW_PLAIN && (flags & COW_ANY_KERNEL);
 	const char *reason;
 
-	end_rseq();
+	cow_end_rseq();
 	saved->valid = false;
 	reason = cow_missing();
 	if (reason)
