@@ -141,7 +141,7 @@ test_gate_selftest_ended()
 	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
-	fake_check form-long '#' 61.25
+	fake_check form-long '#' 61.75
 	{
 		printf '%s\n' 'Submission: a name' 'Base: base' 'Run: form-long' 'Verdict: pass' ''
 		other_change
@@ -156,7 +156,7 @@ test_gate_selftest_ended()
 	kill -TERM "$pid"
 	wait "$pid" || status=$?
 	want_same "$(wc -l < "$BEGUN")" 1 && want_same "$status" 143 || return
-	want_same "$(pgrep -f 'sleep 61.25' | wc -l)" 0
+	want_same "$(pgrep -f 'sleep 61.75' | wc -l)" 0
 }
 
 # A guest whose job prints nothing is stopped, whatever its console repeats; one that
