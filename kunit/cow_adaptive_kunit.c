@@ -88,17 +88,23 @@ static const struct adaptive_case adaptive_cases[] = {
 	{
 		.desc = "2 pages below",
 		.pos = 20, .demand = PAGES(18, 19),
-		.want = BIT_ULL(21), .want_no_hw = BIT_ULL(21),
 	}, {
 		.desc = "2 pages above",
 		.pos = 20, .demand = PAGES(21, 22),
+	}, {
+		.desc = "3 pages below",
+		.pos = 20, .demand = PAGES(17, 19),
+		.want = BIT_ULL(21), .want_no_hw = BIT_ULL(21),
+	}, {
+		.desc = "3 pages above",
+		.pos = 20, .demand = PAGES(21, 23),
 		.want = BIT_ULL(19), .want_no_hw = BIT_ULL(19),
 	}, {
-		.desc = "2 pages below, end of the aligned pages",
-		.pos = 31, .demand = PAGES(29, 30),
+		.desc = "3 pages below, end of the aligned pages",
+		.pos = 31, .demand = PAGES(28, 30),
 	}, {
-		.desc = "2 pages above, start of the aligned pages",
-		.pos = 32, .demand = PAGES(33, 34),
+		.desc = "3 pages above, start of the aligned pages",
+		.pos = 32, .demand = PAGES(33, 35),
 	}, {
 		.desc = "28 pages below",
 		.pos = 32, .demand = PAGES(4, 31),
@@ -130,8 +136,8 @@ static const struct adaptive_case adaptive_cases[] = {
 		.pos = 32, .demand = PAGES(4, 31), .unused = BIT_ULL(48),
 		.want = PAGES(33, 35), .want_no_hw = BIT_ULL(33),
 	}, {
-		.desc = "2 pages below that were copied ahead and not used",
-		.pos = 20, .unused = PAGES(18, 19),
+		.desc = "3 pages below that were copied ahead and not used",
+		.pos = 20, .unused = PAGES(17, 19),
 		.want_no_hw = BIT_ULL(21),
 	}, {
 		.desc = "nothing is mapped at the next page",
@@ -243,10 +249,10 @@ struct walk_case {
 };
 
 static const struct walk_case walk_cases[] = {
-	{ "forward", false, true, 20 },
-	{ "backward", true, true, 20 },
-	{ "forward, no dirty bits", false, false, 33 },
-	{ "backward, no dirty bits", true, false, 33 },
+	{ "forward", false, true, 21 },
+	{ "backward", true, true, 21 },
+	{ "forward, no dirty bits", false, false, 34 },
+	{ "backward, no dirty bits", true, false, 34 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(walk, walk_cases, desc);

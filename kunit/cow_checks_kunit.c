@@ -1063,18 +1063,92 @@ static const struct gather_case gather_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(gather, gather_cases, desc);
 
+/*
+ * A model: plain loops over the pages
+ */
+
+static bool model_written(const struct gather_space *g, unsigned int page)
+{
+	switch (g->kind[page]) {
+	case GATHER_UNUSED:
+		return !g->hw_dirty;
+	case GATHER_USED:
+	case GATHER_DEMANDED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool model_private(const struct gather_space *g, unsigned int page)
+{
+	return model_written(g, page) || g->kind[page] == GATHER_UNUSED;
+}
+
+/* One in 16 of the pages that the VMA has in the page table */
+static void model_sample(const struct gather_space *g, unsigned int fault,
+			 struct cow_evidence *e)
+{
+	unsigned int page = max(g->start, round_down(fault, T));
+
+	for (; page < min(g->end, round_down(fault, T) + T); page += 16) {
+		e->sampled++;
+		e->sampled_private += page != fault && model_private(g, page);
+	}
+}
+
+/* Is the whole block looked at, for rule 4? */
+static bool model_dense(const struct gather_space *g, unsigned int fault,
+			struct cow_evidence *e)
+{
+	if (e->sequential || e->before >= 16 || e->after >= 16)
+		return false;
+	if (!e->reuse)
+		model_sample(g, fault, e);
+	return e->reuse || e->sampled_private * 16 >= e->sampled * 7;
+}
+
+/* If not: so many aligned pages */
+static unsigned int model_window(unsigned int max)
+{
+	unsigned int size;
+
+	for (size = 2; size <= max; size *= 2)
+		;
+	return size;
+}
+
 /* The pages of the run that are among those read. */
-static u64 gather_map(const struct gather_case *c)
+static u64 gather_map(const struct gather_case *c, u64 valid)
 {
 	unsigned int block = round_down(c->fault, COW_BLOCK), i;
 	u64 map = 0;
 
-	for (i = c->first; i <= c->last; i++) {
+	for (i = 0; i < COW_BLOCK; i++) {
+		if (!(valid & BIT_ULL(i)))
+			continue;
 		if (block + i >= c->from && block + i <= c->to &&
 		    block + i != c->fault)
 			map |= BIT_ULL(i);
 	}
 	return map;
+}
+
+/* Those that are read, of the ones that may be */
+static u64 gather_valid(const struct gather_case *c, const struct gather_space *g,
+			const struct cow_evidence *e)
+{
+	u64 valid = GENMASK_ULL(c->last, c->first);
+	struct cow_evidence want = *e;
+	unsigned int first, size;
+
+	want.sampled = 0;
+	want.sampled_private = 0;
+	if (model_dense(g, c->fault, &want))
+		return valid;
+	size = model_window(e->max);
+	first = round_down(c->fault % COW_BLOCK, size);
+	return valid & GENMASK_ULL(min(first + size, COW_BLOCK) - 1, first);
 }
 
 static void test_gather(struct kunit *test, bool hw_dirty)
@@ -1083,7 +1157,7 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 	struct gather_space *g = new_gather_space(test);
 	unsigned int max = c->max ?: COW_PRECOPY_MAX_PAGES;
 	struct cow_evidence e;
-	u64 map = c->to ? gather_map(c) : 0;
+	u64 map, valid;
 
 	memset(g->kind, GATHER_READONLY, sizeof(g->kind));
 	if (c->to)
@@ -1098,7 +1172,9 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 
 	KUNIT_EXPECT_EQ(test, e.before, c->before);
 	KUNIT_EXPECT_EQ(test, e.after, c->after);
-	KUNIT_EXPECT_EQ(test, e.valid, GENMASK_ULL(c->last, c->first));
+	valid = gather_valid(c, g, &e);
+	map = c->to ? gather_map(c, valid) : 0;
+	KUNIT_EXPECT_EQ(test, e.valid, valid);
 	KUNIT_EXPECT_EQ(test, e.written, map);
 	KUNIT_EXPECT_EQ(test, e.demand, IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) ? map : 0);
 	KUNIT_EXPECT_EQ(test, e.unused, 0);
@@ -1200,23 +1276,6 @@ static void gather_kinds(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, e.demand, c->demand_no_hw ? map : 0);
 }
 
-/*
- * Compare with a model: a plain loop over the pages
- */
-
-static bool model_written(const struct gather_space *g, unsigned int page)
-{
-	switch (g->kind[page]) {
-	case GATHER_UNUSED:
-		return !g->hw_dirty;
-	case GATHER_USED:
-	case GATHER_DEMANDED:
-		return true;
-	default:
-		return false;
-	}
-}
-
 /* May the run go on at a page? Below page 0, it wraps to UINT_MAX. */
 static bool model_in_reach(const struct gather_space *g, unsigned int fault,
 			   unsigned int page)
@@ -1246,23 +1305,6 @@ static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 	return nr;
 }
 
-static bool model_private(const struct gather_space *g, unsigned int page)
-{
-	return model_written(g, page) || g->kind[page] == GATHER_UNUSED;
-}
-
-/* One in four of the pages that the VMA has in the page table */
-static void model_sample(const struct gather_space *g, unsigned int fault,
-			 struct cow_evidence *e)
-{
-	unsigned int page = max(g->start, round_down(fault, T));
-
-	for (; page < min(g->end, round_down(fault, T) + T); page += 4) {
-		e->sampled++;
-		e->sampled_private += page != fault && model_private(g, page);
-	}
-}
-
 static struct cow_evidence model_gather(const struct gather_space *g,
 					unsigned int fault, unsigned int max,
 					bool reuse, bool sequential)
@@ -1280,9 +1322,8 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 		.sequential = sequential,
 	};
 
-	if (sequential || e.before >= 16 || e.after >= 16)
-		for (size = 2; size <= most; size *= 2)
-			;
+	if (!model_dense(g, fault, &e))
+		size = model_window(most);
 	for (i = 0; i < COW_BLOCK; i++) {
 		unsigned int page = block + i;
 
@@ -1297,8 +1338,6 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 		    IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
 			e.demand |= BIT_ULL(i);
 	}
-	if (hweight64(e.demand) >= 19)
-		model_sample(g, fault, &e);
 	return e;
 }
 

@@ -808,7 +808,7 @@ static int upward_window(int run, bool reuse)
 {
 	int left = upward_block(reuse) - 1 - run % upward_block(reuse);
 
-	if (run < 2)
+	if (run < 3)
 		return 0;
 	if (!reuse)
 		run = run < 16 || !cow_hw_dirty() ? 1 : run / 8;
