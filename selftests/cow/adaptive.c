@@ -415,7 +415,7 @@ TEST_F_TIMEOUT(adaptive, random_permutation, TEST_TIMEOUT)
 		share(_metadata, NR, 0, 0, false);
 		order_random(NR, &rnd);
 		write_pages(_metadata, NR);
-		expect_copied(_metadata, NR, cow_hw_dirty() ? 45 : 80);
+		expect_copied(_metadata, NR, cow_hw_dirty() ? 60 : 80);
 		check_content(_metadata, NR);
 		unshare(_metadata, false);
 	}
