@@ -312,6 +312,10 @@ const struct bench_workload bench_workloads[] = {
 		.what = "25 % of the pages, at random",
 		.plan = plan_random, .arg = 25,
 	}, {
+		.name = "sparse-50",
+		.what = "half of the pages, at random",
+		.plan = plan_random, .arg = 50,
+	}, {
 		.name = "zipf",
 		.what = "as many writes as pages, Zipf's distribution (s = 1)",
 		.plan = plan_zipf,
