@@ -347,14 +347,14 @@ static const struct block_case block_cases[] = {
 	{ "behind a run, not aligned", 33, PAGES(9, 32), 0, PAGES(34, 36) },
 	{ "in front of a run, not aligned", 30, PAGES(31, 54), 0, PAGES(27, 29) },
 	{ "behind a run, 6 pages", 40, PAGES(0, 39), 0, PAGES(41, 45) },
-	{ "behind a run, 2 pages", 32, PAGES(30, 31), 0, BIT_ULL(33) },
+	{ "behind a run, 2 pages", 32, PAGES(29, 31), 0, BIT_ULL(33) },
 	{
 		"behind dense pages",
 		32, PAGES(0, 7) | (PAGES(16, 31) & ~BIT_ULL(21)), BIT_ULL(21),
 		PAGES(33, 47), true,
 	}, {
 		"in front of dense pages",
-		31, PAGES(56, 63) | (PAGES(32, 47) & ~BIT_ULL(42)), BIT_ULL(42),
+		31, PAGES(48, 55) | (PAGES(32, 47) & ~BIT_ULL(42)), BIT_ULL(42),
 		PAGES(16, 30), true,
 	},
 };
@@ -366,7 +366,7 @@ static void folio_window(struct kunit *test)
 	const struct block_case *c = test->param_value;
 
 	if (c->unused)
-		cowt_skip_without_demand(test);
+		cowt_need_demand(test);
 	cowt_set_adaptive(test, FOLIO_PAGES - 1, true);
 	cowt_populate(test, ALL_PAGES);
 	cowt_share(test);
@@ -521,7 +521,7 @@ static void expect_lost_race(struct kunit *test, unsigned int at,
 {
 	struct fixture *f = test->priv;
 
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 0, 0);
 	cowt_expect_region(test, BIT_ULL(at) & ~lost);
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, hweight64(window));
@@ -583,7 +583,7 @@ static void folio_race_on_fault_page(struct kunit *test)
 	share_for_folio(test);
 	cowt_start_race(test, cowt_race_write_fault_page);
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 0, 0);
 	cowt_expect_region(test, 0);
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, FOLIO_PAGES - 1);
@@ -863,6 +863,8 @@ static void race_unmap_all_in_child(struct kunit *test)
 	u64 pages = FOLIO;
 	unsigned int i;
 
+	/* To look at it later. Not earlier: a page with unknown references is left out. */
+	folio_get(page_folio(f->parent.pages[FAULT].page));
 	for (i = 0; i < NR_PAGES; i++)
 		if (has_page(pages, i))
 			cowt_unmap_page_of(test, f->child.mm, i);
@@ -875,10 +877,9 @@ static void folio_of_folio_of_the_parent(struct kunit *test)
 	struct fixture *f = test->priv;
 	unsigned int i;
 
-	folio_get(old);
 	cowt_start_race(test, race_unmap_all_in_child);
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	KUNIT_EXPECT_TRUE(test, folio_test_large(folio_at(test, FAULT)));
 	KUNIT_EXPECT_FALSE(test, folio_mapped(old));
 	KUNIT_EXPECT_EQ(test, folio_ref_count(old), 1);

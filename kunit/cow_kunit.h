@@ -262,7 +262,7 @@ void cowt_demand(struct kunit *test, u64 pages);
 void cowt_map_file(struct kunit *test);
 void cowt_set_adaptive(struct kunit *test, unsigned int max, bool hw_dirty);
 void cowt_copied_ahead(struct kunit *test, u64 pages, bool used);
-void cowt_skip_without_demand(struct kunit *test);
+void cowt_need_demand(struct kunit *test);
 
 /* cow_kunit_expect.c */
 unsigned long cowt_read_event(enum vm_event_item item);

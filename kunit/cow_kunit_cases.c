@@ -568,7 +568,7 @@ void cowt_test_race_with_child(struct kunit *test, u64 copied,
 	unsigned int i;
 
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, made, made);
 	KUNIT_EXPECT_FALSE(test, folio_mapped(page_folio(old)));
 	KUNIT_EXPECT_EQ(test, page_count(old), 1);

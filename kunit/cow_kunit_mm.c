@@ -574,9 +574,18 @@ void cowt_copied_ahead(struct kunit *test, u64 pages, bool used)
 			cowt_change_pte(test, i, used ? cowt_pte_hw_written : pte_never_written);
 }
 
-/* Without soft-dirty bits, a demand fault leaves no trace in the PTE. */
-void cowt_skip_without_demand(struct kunit *test)
+/*
+ * Rule 4 goes by demand faults, of which there is no trace in the PTE without soft-dirty
+ * bits, and by the pages that the VMA has in the page table: leave it only the region.
+ * Call this before any page is touched.
+ */
+void cowt_need_demand(struct kunit *test)
 {
+	unsigned long start = cowt_page_addr(test, 0), end = cowt_page_addr(test, NR_PAGES);
+	struct fixture *f = test->priv;
+
 	if (!IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
 		kunit_skip(test, "no soft-dirty bits in this configuration");
+	cowt_map_fixed(test, f->base, start - f->base, MAP_NORESERVE);
+	cowt_map_fixed(test, end, f->end - end, MAP_NORESERVE);
 }

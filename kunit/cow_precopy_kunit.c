@@ -324,7 +324,7 @@ static void race_on_neighbour(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	cowt_start_race(test, c->race);
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 4, 3);
 	cowt_expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
 	cowt_expect_counts(test, 2, COW_SKIP_RACE, 1);
@@ -341,7 +341,7 @@ static void race_on_fault_page(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	cowt_start_race(test, cowt_race_write_fault_page);
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, 0);
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
@@ -366,7 +366,7 @@ static void race_on_all_neighbours(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	cowt_start_race(test, race_write_all);
 	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_TRUE(test, f->raced);
+	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 4, 1);
 	cowt_expect_region(test, COPIED(0));
 	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
