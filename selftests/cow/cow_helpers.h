@@ -134,12 +134,6 @@ struct cow_settings {
  * already is fine.
  */
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags);
-/*
- * The kernel writes to a thread's rseq area whenever the thread was preempted. After a
- * fork, or clear_refs, that takes a fault that no test expects. cow_setup() calls this,
- * and a program that a test starts has to, if its faults are known to the last one.
- */
-void cow_end_rseq(void);
 void cow_restore(const struct cow_settings *saved);
 
 /*

@@ -692,7 +692,6 @@ TEST_F_TIMEOUT(running, snapshot, TEST_TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	cow_end_rseq();
 	if (argc > 1 && !strcmp(argv[1], "--spend"))
 		_exit(spend(argc, argv));
 	return test_harness_run(argc, argv);

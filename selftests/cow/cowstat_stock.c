@@ -662,7 +662,6 @@ TEST_F_TIMEOUT(bill, stacks, TEST_TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	cow_end_rseq();
 	if (argc == 2 && !strcmp(argv[1], "--copy"))
 		_exit(copy());
 	if (argc == 3 && !strcmp(argv[1], "--spend"))

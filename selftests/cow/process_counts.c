@@ -974,7 +974,6 @@ TEST_F_TIMEOUT(process_counts, threads, 120)
 
 int main(int argc, char **argv)
 {
-	cow_end_rseq();
 	if (argc == 3 && !strcmp(argv[1], "--exec"))
 		_exit(after_exec(atoi(argv[2])));
 	return test_harness_run(argc, argv);
