@@ -4,7 +4,6 @@
 # Real programs that fork, measured in a guest: Redis with writes during BGSAVE, and
 # a prefork server in Python. The jobs are in fixtures/apps.
 
-APP_PYTHON=/usr/bin/python3
 APP_DIR=/apps
 
 # check_app APP: checks MODE and sets MORE_PACKAGES, before anything is built
@@ -14,8 +13,7 @@ check_app()
 	''|wall) MODE=wall ;;
 	*) die "bench $1 is for --mode wall: on one CPU, parent and child of a fork would share it" ;;
 	esac
-	MORE_PACKAGES="$APP_PYTHON python3"
-	[ "$1" != redis ] || MORE_PACKAGES+=$'\n'"redis-server redis-server"$'\n'"redis-benchmark redis-tools"
+	[ "$1" != redis ] || MORE_PACKAGES="redis-server redis-server"$'\n'"redis-benchmark redis-tools"
 }
 
 # app_size APP: the job's options for its size
@@ -33,9 +31,9 @@ app_size()
 copy_python()
 {
 	local dir=$1 file
-	copy_program "$dir" "$APP_PYTHON"
-	"$APP_PYTHON" -B -s -E -S "$ROOT/fixtures/apps/modules.py" "$2" > "$SCRATCH/modules" ||
-		die "$APP_PYTHON lacks a module that $2 imports"
+	copy_program "$dir" "$PYTHON"
+	"$PYTHON" -B -s -E -S "$ROOT/fixtures/apps/modules.py" "$2" > "$SCRATCH/modules" ||
+		die "$PYTHON lacks a module that $2 imports"
 	while read -r file; do
 		copy_program "$dir" "$file"
 	done < "$SCRATCH/modules"
@@ -67,7 +65,7 @@ bench_app()
 	BENCH_PROGRAM=$app
 	app_files "$app" "$BENCH_FILES"
 	begin_job
-	section rows "$APP_PYTHON" -B -s -E -S "$APP_DIR/${app}_job.py" "${size[@]}"
+	section rows "$PYTHON" -B -s -E -S "$APP_DIR/${app}_job.py" "${size[@]}"
 	run_job "$dir"
 	app_rows "$dir" --json "$rows" --results "$RESULTS" || leave "$E_USAGE"
 	[ -z "$ROWS_FILE" ] || cp "$rows" "$ROWS_FILE"
@@ -81,5 +79,5 @@ app_rows()
 	local dir=$1 about
 	shift
 	mapfile -t about < "$dir/about"
-	python3 "$ROOT/scripts/bench/apps.py" "$@" "$dir/rows.out" "${about[@]}"
+	"$PYTHON" "$ROOT/scripts/bench/apps.py" "$@" "$dir/rows.out" "${about[@]}"
 }

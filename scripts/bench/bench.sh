@@ -11,7 +11,7 @@ BENCH_PROGRAM=cow_bench
 
 rows()
 {
-	python3 "$ROOT/scripts/bench/rows.py" "$@"
+	"$PYTHON" "$ROOT/scripts/bench/rows.py" "$@"
 }
 
 # prepare_program: builds the program, so that it can check options before a kernel

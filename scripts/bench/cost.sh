@@ -35,7 +35,7 @@ measure_cost()
 	prepare_sources
 	need_kernel "$ARCH"
 	cost_boot plain
-	python3 "$ROOT/scripts/bench/cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
+	"$PYTHON" "$ROOT/scripts/bench/cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
 		"$LOGS"/{plain,off,stats0,stats1}.json || status=$?
 	[ "$status" -le 1 ] || leave "$E_USAGE"
 }

@@ -128,7 +128,7 @@ count_instructions()
 
 insn()
 {
-	python3 "$ROOT/scripts/bench/insn.py" "$@"
+	"$PYTHON" "$ROOT/scripts/bench/insn.py" "$@"
 }
 
 # check_counts SPEC SYMBOLS DIR: records whether plugin and clock agree; ends if the

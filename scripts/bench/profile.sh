@@ -106,7 +106,7 @@ collect_sections()
 
 sections()
 {
-	python3 "$ROOT/scripts/bench/sections.py" "$@"
+	"$PYTHON" "$ROOT/scripts/bench/sections.py" "$@"
 }
 
 # check_sums ROWS: do the sections add up to the time of the untraced run?

@@ -126,7 +126,7 @@ need_gnuplot()
 draw()
 {
 	step "drawing" report.log \
-		python3 "$ROOT/scripts/bench/report.py" ${HTML:+--html "$HTML"} ${PLOTS:+--plots "$PLOTS"} "$@" ||
+		"$PYTHON" "$ROOT/scripts/bench/report.py" ${HTML:+--html "$HTML"} ${PLOTS:+--plots "$PLOTS"} "$@" ||
 		leave "$E_USAGE"
 	[ -z "$HTML" ] || say "report: $HTML"
 	[ -z "$PLOTS" ] || say "plots: $PLOTS"
@@ -137,5 +137,5 @@ check_app_rows()
 {
 	[ ${#ARGS[@]} -eq 0 ] || has_plots || no_arguments
 	[ ${#ARGS[@]} -eq 0 ] ||
-		python3 "$ROOT/scripts/bench/report.py" "${ARGS[@]/#/--apps=}" || leave "$E_USAGE"
+		"$PYTHON" "$ROOT/scripts/bench/report.py" "${ARGS[@]/#/--apps=}" || leave "$E_USAGE"
 }

@@ -14,7 +14,7 @@ bench_study()
 	section rows "/$BENCH_PROGRAM" --json --cdf "${STUDY_CASES[@]}" --size "16M,64M"
 	run_job "$dir"
 	collect_rows "$dir" rows.out > "$dir/rows.json" || leave "$E_USAGE"
-	python3 "$ROOT/scripts/bench/study.py" "$dir/rows.json" || leave "$E_USAGE"
+	"$PYTHON" "$ROOT/scripts/bench/study.py" "$dir/rows.json" || leave "$E_USAGE"
 	record_rows "$dir/rows.json"
 	[ -z "$ROWS_FILE" ] || cp "$dir/rows.json" "$ROWS_FILE"
 	study_elsewhere

@@ -6,7 +6,7 @@
 
 gate_report()
 {
-	python3 "$ROOT/scripts/gate/report.py" "$@"
+	"$PYTHON" "$ROOT/scripts/gate/report.py" "$@"
 }
 
 show_verdicts()
@@ -86,7 +86,7 @@ write_markdown()
 	for name in $(all_checks); do
 		printf '%s\t%s\n' "$name" "$(check_field "$name" Check)"
 	done > "$SCRATCH/checks"
-	python3 - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$NOT_LOOKED_AT" "$NO_VERDICT" \
+	"$PYTHON" - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$NOT_LOOKED_AT" "$NO_VERDICT" \
 		"$(show_switches)" \
 		> "$SCRATCH/facts.json" <<-'END'
 	import json, sys

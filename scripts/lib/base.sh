@@ -11,6 +11,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 BUILD=${COW_BUILD:-$ROOT/build}
 COMMAND=${0##*/}
 STARTED=$(date +%s)
+# Debian's: what is first in PATH may be a version manager's script, which starts twenty
+# processes at each call
+PYTHON=/usr/bin/python3
 
 #
 # The architectures of --arch, and what differs between them. UML is a program of the

@@ -135,7 +135,7 @@ commit_tests()
 	rm -rf "$parts"
 	mkdir -p "$parts/wired" "$parts/out"
 	extract_wired_files "$wiring" "$parts"
-	files_of_tests "$source" | python3 "$ROOT/scripts/lib/split_tests.py" \
+	files_of_tests "$source" | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
 		--wired "$parts/wired" --wiring "$wiring" "$ROOT/$source" "$target" "$parts/out" ||
 		die "the files of $source cannot be split into patches"
 	for part in "$parts"/out/*; do

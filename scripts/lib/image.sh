@@ -41,8 +41,8 @@ image_arch()
 	local arch=
 	RELEASE=
 	if [ -f "$1" ]; then
-		command -v python3 > /dev/null || need_packages
-		arch=$(python3 "$ROOT/scripts/lib/image.py" "$1" 2>&1) ||
+		[ -x "$PYTHON" ] || need_packages
+		arch=$("$PYTHON" "$ROOT/scripts/lib/image.py" "$1" 2>&1) ||
 			die "--image '$1' is no kernel image that boots: $arch"
 		[[ "$arch" != *' '* ]] || RELEASE=${arch#* }
 		arch=${arch%% *}

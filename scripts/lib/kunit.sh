@@ -78,7 +78,7 @@ run_kunit()
 {
 	local tree=$1 out=$2 arch=$3 glob=${4-} status=0 option
 	shift $(($# > 4 ? 4 : $#))
-	local command=(python3 tools/testing/kunit/kunit.py run
+	local command=("$PYTHON" tools/testing/kunit/kunit.py run
 		--arch="$arch" --build_dir="$out" --jobs="$JOBS"
 		--kunitconfig="${KUNIT_CONFIG:-mm/tests}" --timeout="${TIMEOUT:-900}")
 	[ ! -s "$ROOT/fixtures/config/kunit-$arch.config" ] ||

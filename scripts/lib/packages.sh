@@ -14,14 +14,14 @@ host_packages()
 {
 	[ -z "$MORE_PACKAGES" ] || printf '%s\n' "$MORE_PACKAGES"
 	arch_packages "$ARCH"
-	cat <<-'END'
+	cat <<-END
 	gcc		build-essential
 	make		build-essential
 	flex		flex
 	bison		bison
 	bc		bc
 	perl		perl
-	python3		python3
+	$PYTHON	python3
 	git		git
 	rsync		rsync
 	cpio		cpio

@@ -37,7 +37,7 @@ count_results()
 # report KIND [KEY=VALUE...]: as results.py writes it
 report()
 {
-	python3 "$ROOT/scripts/lib/results.py" "$1" "$RESULTS" "command=$COMMAND" "${@:2}"
+	"$PYTHON" "$ROOT/scripts/lib/results.py" "$1" "$RESULTS" "command=$COMMAND" "${@:2}"
 }
 
 # show_results: one line for each group of tests, each failure, and why tests were skipped

@@ -137,7 +137,7 @@ costs()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	python3 "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
 	want_status "$1" && want_output "$2"
 }
 
@@ -167,10 +167,10 @@ test_bench_repeatable()
 	OUT=$SCRATCH/output
 	rows_file a icount 'seq off 10000 0 0'
 	rows_file b icount 'seq off 10020 0 0'
-	python3 "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
+	"$PYTHON" "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
 		complain "0.2 % apart: $(cat "$OUT")" || return
 	rows_file b icount 'seq off 10021 0 0'
-	! python3 "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
+	! "$PYTHON" "$ROOT/scripts/bench/rows.py" repeat "$SCRATCH/a.json" "$SCRATCH/b.json" > "$OUT" ||
 		complain "0.21 % apart, and not noticed: $(cat "$OUT")"
 }
 
@@ -204,7 +204,7 @@ test_bench_markdown()
 # `rows` with row(workload, config, pages, cost)
 bench_file()
 {
-	python3 - "$SCRATCH/$1.json" <<-END
+	"$PYTHON" - "$SCRATCH/$1.json" <<-END
 	import json, sys
 	def row(workload, config, pages, cost, **more):
 	    ahead = {"off": 0, "fixed-1": 1, "fixed-15": 15, "adaptive": 7}.get(config, 3)
@@ -232,7 +232,7 @@ makes()
 	shift 3
 	OUT=$SCRATCH/output
 	STATUS=0
-	python3 "$ROOT/scripts/bench/$script" "$@" > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/bench/$script" "$@" > "$OUT" 2>&1 || STATUS=$?
 	want_status "$status" || return
 	[ -z "$output" ] || want_output "$output"
 }
@@ -303,7 +303,7 @@ test_bench_report()
 	want_same "$(grep -c '<svg role="img"' "$page")" 8 &&
 	grep -q 'Not run: thp: no &lt;huge&gt; pages' "$page" &&
 	want_same "$(cd "$plots" && echo *)" 'latency-k.svg snapshot-k.svg window-k.svg' || return
-	python3 -c 'import sys, xml.dom.minidom
+	"$PYTHON" -c 'import sys, xml.dom.minidom
 for path in sys.argv[1:]:
     xml.dom.minidom.parse(path)' "$plots"/*.svg 2> "$OUT" || complain "no SVG: $(tail -n 1 "$OUT")" || return
 	makes 2 'cannot be read' report.py --html "$page" "$SCRATCH/missing.json" &&
@@ -336,7 +336,7 @@ test_bench_apps()
 {
 	local log=$SCRATCH/apps.log page=$SCRATCH/page.html
 	app_file a 'off 1 1000 20' 'fixed-1 1 900 30'
-	python3 -c 'import json, sys
+	"$PYTHON" -c 'import json, sys
 for row in json.load(sys.stdin):
     print(json.dumps({"row": row}))
 print("a line of no interest")

@@ -84,7 +84,7 @@ test_gate_kcidb()
 	rm "$mails"/0000*
 	box gate --base 6.12 --series "$mails" --kcidb "$SCRATCH/kcidb.3.json" && want_status 1 || return
 	OUT=$SCRATCH/output
-	/usr/bin/python3 - "$BOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
+	"$PYTHON" - "$BOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
 	import json, jsonschema, sys
 	schema, *files = (json.load(open(name)) for name in [sys.argv[1]] + sys.argv[3:])
 	for data in files:

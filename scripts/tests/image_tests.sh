@@ -8,7 +8,7 @@ make_images()
 {
 	rm -rf "$SCRATCH/images"
 	mkdir "$SCRATCH/images"
-	python3 - "$SCRATCH/images" <<-'END'
+	"$PYTHON" - "$SCRATCH/images" <<-'END'
 	import gzip, struct, sys
 	def write(name, data, *fields):
 	    data = bytearray(data)
@@ -48,7 +48,7 @@ test_images()
 	local image
 	make_images
 	cd "$SCRATCH/images" || return
-	want_same "$(for image in vmlinux bzImage Image Image.gz; do python3 "$ROOT/scripts/lib/image.py" "$image"; done | paste -sd,)" \
+	want_same "$(for image in vmlinux bzImage Image Image.gz; do "$PYTHON" "$ROOT/scripts/lib/image.py" "$image"; done | paste -sd,)" \
 		"x86_64 6.12.1-a+,x86_64 6.1.0-1-amd64,arm64 6.12.1-a+,arm64 6.12.1-a+" || return
 	refused_with "is no kernel image that boots: it is neither an ELF file" kselftest --image text &&
 	no_image empty "it is neither an ELF file" &&
@@ -72,7 +72,7 @@ no_image()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	python3 "$ROOT/scripts/lib/image.py" "$1" > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/lib/image.py" "$1" > "$OUT" 2>&1 || STATUS=$?
 	want_status 1 && want_output "$2"
 }
 

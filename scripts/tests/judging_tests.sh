@@ -84,7 +84,7 @@ test_judging_verdicts()
 	box gate --base 6.12 --markdown "$SCRATCH/report.md" --json "$SCRATCH/gate.json" \
 		--junit "$SCRATCH/gate.xml" && want_status 1 &&
 	want_output '^FAIL form-bad .*: one \| two \(and 1 more\)$' && want_output '^2 passed, 1 failed, 1 skipped$' || return
-	python3 -c 'import json, sys, xml.dom.minidom
+	"$PYTHON" -c 'import json, sys, xml.dom.minidom
 assert json.load(open(sys.argv[1]))["failed"] == 1
 xml.dom.minidom.parse(sys.argv[2])' "$SCRATCH/gate.json" "$SCRATCH/gate.xml" 2> "$OUT" ||
 		complain "JSON or JUnit: $(tail -n 1 "$OUT")"
@@ -150,7 +150,7 @@ scripts_of()
 		esac
 		SEEN+=" $script"
 		scripts_of "$ROOT/$script"
-	done < <(sed -n -E 's#^[^\#]*(\.|bash|python3|-f|"\$APP_PYTHON".*) "\$ROOT/(scripts/[^"$]*)".*#\2#p' "$1")
+	done < <(sed -n -E 's#^[^\#]*(\.|bash|-f|"\$PYTHON".*) "\$ROOT/(scripts/[^"$]*)".*#\2#p' "$1")
 }
 
 # All scripts that a check sources or runs are shared by all checks or among its Uses.

@@ -167,7 +167,7 @@ test_reports()
 	want_output '^FAIL prog:case: why & <so>$' || return
 	( RESULTS=$results COMMAND=kunit KCIDB=$file K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$SCRATCH && write_kcidb ) ||
 		complain "no KCIDB" || return
-	/usr/bin/python3 -c 'import json, jsonschema, sys
+	"$PYTHON" -c 'import json, jsonschema, sys
 data, schema = (json.load(open(name)) for name in sys.argv[1:])
 jsonschema.validate(data, schema)
 assert [test["status"] for test in data["tests"]] == ["PASS", "FAIL", "SKIP", "ERROR"]

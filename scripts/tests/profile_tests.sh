@@ -39,7 +39,7 @@ section_report()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	python3 "$ROOT/scripts/bench/sections.py" "$@" > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/bench/sections.py" "$@" > "$OUT" 2>&1 || STATUS=$?
 }
 
 test_profile_reports()
@@ -53,7 +53,7 @@ test_profile_reports()
 		want_output '^copy  .* 1 500  .* 60\.0 %' &&
 		want_output '^charge .*not traceable \(inlined\)$' || return
 	section_report json --about "$about" "$rows.a" && want_status 0 &&
-		python3 -c 'import json, sys; rows = json.load(sys.stdin)
+		"$PYTHON" -c 'import json, sys; rows = json.load(sys.stdin)
 assert len(rows) == 5 and rows[0]["mean"] == 1500 and rows[2]["mean"] is None' < "$OUT" ||
 		complain "JSON: $(head -n 3 "$OUT" | paste -sd'|')" || return
 	section_report sums "$rows.a" && want_output '^cow 0 0\.00$' || return
@@ -69,7 +69,7 @@ test_profile_chart()
 	printf '%s\n' kernel=k arch=a mode=icount release=1.2 machine=m > "$about"
 	profile_rows 1500 2500 > "$rows"
 	section_report chart --about "$about" --svg "$svg" "$rows" && want_status 0 || return
-	python3 -c 'import sys, xml.dom.minidom
+	"$PYTHON" -c 'import sys, xml.dom.minidom
 text = xml.dom.minidom.parse(sys.argv[1]).toxml()
 assert all(part in text for part in ("4 KiB page: 2 500", "1 500 (60.0 %)", "LRU", "inlined"))' \
 		"$svg" 2> "$OUT" || complain "the chart: $(tail -n 1 "$OUT")" || return

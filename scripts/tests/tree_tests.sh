@@ -265,7 +265,7 @@ test_mail_sizes()
 	for source in kunit selftests/cow; do
 		rm -rf "$SCRATCH/mails"
 		mkdir "$SCRATCH/mails"
-		files_of_tests "$source" | python3 "$ROOT/scripts/lib/split_tests.py" \
+		files_of_tests "$source" | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
 			"$ROOT/$source" target "$SCRATCH/mails" || complain "$source cannot be split" || return
 		for part in "$SCRATCH"/mails/*; do
 			# a header, the message, and one character more per line
