@@ -760,7 +760,7 @@ static pte_t gather_pte(struct page *page, enum gather_kind kind)
 	case GATHER_UNUSED:
 		return pte_mkwrite_novma(pte);
 	case GATHER_USED:
-		return pte_mkwrite_novma(pte_clear_soft_dirty(pte_mkdirty(pte)));
+		return cowt_pte_hw_written(pte_mkwrite_novma(pte));
 	case GATHER_DEMANDED:
 		return pte_mkwrite_novma(pte_mksoft_dirty(pte_mkdirty(pte)));
 	case GATHER_PROTNONE:
@@ -1168,7 +1168,7 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 		else if (g->kind[page] == GATHER_UNUSED)
 			e.unused |= BIT_ULL(i);
 		if (g->kind[page] == GATHER_DEMANDED &&
-		    IS_ENABLED(CONFIG_MEM_SOFT_DIRTY))
+		    HAS_DEMAND)
 			e.demand |= BIT_ULL(i);
 	}
 	return e;
@@ -1214,7 +1214,7 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 	map = c->to ? gather_map(c, valid) : 0;
 	KUNIT_EXPECT_EQ(test, e.valid, valid);
 	KUNIT_EXPECT_EQ(test, e.written, map);
-	KUNIT_EXPECT_EQ(test, e.demand, IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) ? map : 0);
+	KUNIT_EXPECT_EQ(test, e.demand, HAS_DEMAND ? map : 0);
 	KUNIT_EXPECT_EQ(test, e.unused, 0);
 	KUNIT_EXPECT_EQ(test, e.pos, c->fault % COW_BLOCK);
 	KUNIT_EXPECT_EQ(test, e.max, c->reuse ? min(max * 4 + 3, 63u) : max);
@@ -1267,9 +1267,9 @@ static const struct kind_case kind_cases[] = {
 		.written = true,
 		.written_no_hw = true,
 	}, {
-		.desc = "writable, soft-dirty",
+		.desc = "writable, made dirty by a fault",
 		.kind = GATHER_DEMANDED,
-		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
+		.needs = HAS_DEMAND,
 		.written = true,
 		.demand = true,
 		.written_no_hw = true,

@@ -45,6 +45,9 @@
 /* The pages @first to @last */
 #define PAGES(first, last)	GENMASK_ULL(last, first)
 
+/* Can a write that took a fault be told from one that hardware noted? */
+#define HAS_DEMAND	(IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) || IS_ENABLED(CONFIG_ARM64))
+
 #define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
 
 /* A set of pages is a u64 with one bit per page of the region. */

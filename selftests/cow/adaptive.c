@@ -681,7 +681,7 @@ TEST_F_TIMEOUT(adaptive, clean_until_written, TEST_TIMEOUT)
 	int unused;
 
 	if (!cow_hw_dirty())
-		SKIP(return, "copies are clean until written to on x86 only");
+		SKIP(return, "this CPU does not set dirty bits");
 	share(_metadata, 512, 0, 0, false);
 	/* A window is open at the end of the run. */
 	order_upward(512);

@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/klog.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -794,12 +794,35 @@ int cow_measure(struct cow_measure *m, char *base, const int *order, int nr)
 	return 0;
 }
 
+#ifdef __x86_64__
 bool cow_hw_dirty(void)
 {
-	struct utsname uts;
-
-	return !uname(&uts) && !strcmp(uts.machine, "x86_64");
+	return true;
 }
+#else
+/* No register or file that user space may read says so, but arm64's log does. */
+bool cow_hw_dirty(void)
+{
+	static int known = -1;
+	char *log;
+	int size;
+
+	if (known >= 0)
+		return known;
+	known = 0;
+	size = klogctl(10 /* SYSLOG_ACTION_SIZE_BUFFER */, NULL, 0);
+	log = size > 0 ? malloc(size + 1) : NULL;
+	if (!log)
+		return false;
+	size = klogctl(3 /* SYSLOG_ACTION_READ_ALL */, log, size);
+	if (size > 0) {
+		log[size] = '\0';
+		known = !!strstr(log, "Hardware dirty bit management on CPU");
+	}
+	free(log);
+	return known;
+}
+#endif
 
 /* The most that a window can have, the faulting page included: aligned to it */
 static int upward_block(bool reuse)
