@@ -21,6 +21,7 @@
 #include "../cow_policy.h"
 #include "../cow_precopy.h"
 #include "../internal.h"
+#include "cow_kunit_pte.h"
 
 #define PAGES_PER_PMD	(PMD_SIZE >> PAGE_SHIFT)
 /* Number of a page where a page table starts; nothing is mapped there. */
@@ -1167,8 +1168,7 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 			e.written |= BIT_ULL(i);
 		else if (g->kind[page] == GATHER_UNUSED)
 			e.unused |= BIT_ULL(i);
-		if (g->kind[page] == GATHER_DEMANDED &&
-		    HAS_DEMAND)
+		if (g->kind[page] == GATHER_DEMANDED && HAS_DEMAND)
 			e.demand |= BIT_ULL(i);
 	}
 	return e;

@@ -10,6 +10,7 @@
  * - cow_kunit_mm.c: address spaces, faults, changes of PTEs and VMAs
  * - cow_kunit_expect.c: what is recorded and expected
  * - cow_kunit_cases.c: neighbours that differ, refusing VMAs, races, stubs
+ * - cow_kunit_pte.h: PTEs as hardware leaves them
  */
 #ifndef __MM_COW_KUNIT_H
 #define __MM_COW_KUNIT_H
@@ -24,6 +25,7 @@
 #include "../cow.h"
 #include "../cow_policy.h"
 #include "../cow_precopy.h"
+#include "cow_kunit_pte.h"
 
 /*
  * Pages of the region: the fault, the largest window, and more on both sides;
@@ -44,9 +46,6 @@
 
 /* The pages @first to @last */
 #define PAGES(first, last)	GENMASK_ULL(last, first)
-
-/* Can a write that took a fault be told from one that hardware noted? */
-#define HAS_DEMAND	(IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) || IS_ENABLED(CONFIG_ARM64))
 
 #define WRITE_FLAGS	(FAULT_FLAG_WRITE | FAULT_FLAG_USER)
 
@@ -246,7 +245,6 @@ void cowt_replace_pte(struct kunit *test, struct mm_struct *mm, unsigned int i,
 void cowt_swap_out(struct kunit *test, unsigned int i);
 void cowt_drop_swap_entry(struct kunit *test, unsigned int i, struct page *page);
 void cowt_change_pte(struct kunit *test, unsigned int i, pte_t (*change)(pte_t pte));
-pte_t cowt_pte_hw_written(pte_t pte);
 pte_t cowt_pte_make_protnone(pte_t pte);
 void cowt_write_protect(struct kunit *test, unsigned int i);
 void cowt_change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clear);

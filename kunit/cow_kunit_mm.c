@@ -256,18 +256,6 @@ static pte_t pte_never_written(pte_t pte)
 	return pte_clear_soft_dirty(pte_mkclean(pte));
 }
 
-/* As hardware leaves a PTE: a fault would set the soft-dirty bit, or arm64's PTE_DIRTY. */
-pte_t cowt_pte_hw_written(pte_t pte)
-{
-	pte = pte_mkdirty(pte);
-#ifdef CONFIG_ARM64
-	/* In a read-only PTE, nothing else says that the page is dirty. */
-	if (pte_write(pte))
-		pte = clear_pte_bit(pte, __pgprot(PTE_DIRTY));
-#endif
-	return pte_clear_soft_dirty(pte);
-}
-
 pte_t cowt_pte_make_protnone(pte_t pte)
 {
 	return pte_modify(pte, PAGE_NONE);

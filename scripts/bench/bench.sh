@@ -19,7 +19,7 @@ rows()
 prepare_program()
 {
 	BENCH=1
-	ARCH=x86_64
+	ARCH=${ARCH:-x86_64}
 	prepare_sources
 	build_bench_program
 }
@@ -157,7 +157,7 @@ write_about()
 machine_text()
 {
 	guest_machine
-	qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/QEMU \1/p' | tr '\n' ' '
+	"${ARCH_QEMU[$ARCH]}" --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/QEMU \1/p' | tr '\n' ' '
 	echo "${MACHINE[*]}"
 }
 

@@ -4,8 +4,9 @@
 
 report.py verdict FOLDER NAME SECONDS STATUS [--moved]
     writes FOLDER/verdict.json (or error.json, which is not kept as a result)
-    from FOLDER/findings, lines of "fail|warn|skip|note TAB text", and FOLDER/log
-report.py show FOLDER [--known]        the line of one check and what it found
+    from FOLDER/findings, lines of "fail|warn|skip|note TAB text", and FOLDER/log,
+    and prints the line of the check and what it found
+report.py show FOLDER                  the same of a check that was run before
 report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
@@ -258,8 +259,9 @@ def markdown(results, facts, checks):
 def main(command, path, *arguments):
     if command == "verdict":
         judge(path, arguments[0], arguments[1], int(arguments[2]), "--moved" in arguments)
+        show(path, False)
     elif command == "show":
-        show(path, "--known" in arguments)
+        show(path, True)
     elif command == "collect":
         collect(path, arguments[0], arguments[1], arguments[2:])
     else:

@@ -148,21 +148,19 @@ at_exit end_queues
 # run_queue NAME...: each of them, or what is known of it
 run_queue()
 {
-	local name known
+	local name
 	# once the check that runs has ended, which has had the signal as well
 	trap 'exit 143' TERM
 	for name; do
 		# the gate itself was killed
 		kill -0 $$ 2> /dev/null || exit
 		G_RESULT=$G_DIR/results/$name.$(check_key "$name")
-		known=
 		if [ -n "$FRESH" ] || [ ! -f "$G_RESULT/verdict.json" ]; then
 			run_check "$name"
 		else
-			known=--known
+			clear_ticker
+			gate_report show "$G_RESULT"
 		fi
-		clear_ticker
-		gate_report show "$G_RESULT" $known
 		printf '%s\t%s\n' "$name" "$G_RESULT" >> "$LOGS/ended"
 	done
 }
@@ -200,6 +198,7 @@ run_check()
 	[ "$G_KIND" != own ] || tree_unchanged 2>> "$G_RESULT/log" || moved=--moved
 	[ -z "$moved" ] || [ "$status" -ne 0 ] || status=$E_USAGE
 	leave_if_interrupted "$status"
+	clear_ticker
 	gate_report verdict "$G_RESULT" "$name" $((SECONDS - start)) "$status" $moved
 }
 

@@ -100,8 +100,11 @@ image_accelerator()
 guest_machine()
 {
 	if [ -n "$ICOUNT" ]; then
-		MACHINE=(-machine pc-i440fx-7.2 -cpu "qemu64-v1${BENCH_KVM:+,+svm,+npt}" -smp 1
-			-accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
+		MACHINE=(-smp 1 -accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
+		case "$ARCH" in
+		arm64) MACHINE+=(-machine virt -cpu 'max,pauth-impdef=on') ;;
+		*) MACHINE+=(-machine pc-i440fx-7.2 -cpu "qemu64-v1${BENCH_KVM:+,+svm,+npt}") ;;
+		esac
 		return
 	fi
 	MACHINE=(-smp '2,sockets=2' -accel "$(image_accelerator)")
