@@ -369,7 +369,7 @@ test_bench_options()
 	refused_with 'does not apply' bench --objects &&
 	refused_with 'does not apply' bench --compare --record &&
 	refused_with "takes no argument 'nonsense'" bench nonsense &&
-	refused_with 'x86_64 (default) or arm64' bench --arch um &&
+	refused_with 'UML does not count instructions' bench --arch um &&
 	refused_with 'does not apply' bench cost --arch arm64 &&
 	refused_with 'cannot be written' bench --json /nonexistent/file &&
 	refused_with 'cannot be written' bench --html /nonexistent/file &&
