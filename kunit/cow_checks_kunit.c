@@ -489,10 +489,7 @@ static void pte_same_other_page(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, cow_precopy_pte_same(&now, readonly_pte(page)));
 }
 
-/*
- * cow_precopy_page_is_anon(), cow_precopy_page_is_shared() and
- * cow_precopy_check_page()
- */
+/* cow_precopy_page_is_shared() and cow_precopy_check_page() */
 
 /* The low bits of folio->mapping. */
 #define MAPPING_FILE	0x1000
@@ -657,16 +654,6 @@ static struct page *test_page_for(struct kunit *test, const struct page_case *c)
 	return page;
 }
 
-static void page_is_anon(struct kunit *test)
-{
-	const struct page_case *c = test->param_value;
-
-	if (!c->needs)
-		kunit_skip(test, "not in this configuration");
-	KUNIT_EXPECT_EQ(test, cow_precopy_page_is_anon(test_page_for(test, c)),
-			c->anon);
-}
-
 static void page_is_shared(struct kunit *test)
 {
 	const struct page_case *c = test->param_value;
@@ -690,13 +677,11 @@ static void check_page(struct kunit *test)
 
 static void no_page(struct kunit *test)
 {
-	KUNIT_EXPECT_FALSE(test, cow_precopy_page_is_anon(NULL));
 	expect_skip(test, cow_precopy_check_page(NULL), COW_SKIP_NOTANON);
 }
 
 static void zero_page(struct kunit *test)
 {
-	KUNIT_EXPECT_FALSE(test, cow_precopy_page_is_anon(ZERO_PAGE(0)));
 	expect_skip(test, cow_precopy_check_page(ZERO_PAGE(0)), COW_SKIP_NOTANON);
 }
 
@@ -1455,7 +1440,6 @@ static struct kunit_case cow_checks_cases[] = {
 	KUNIT_CASE_PARAM(check_pte, check_pte_gen_params),
 	KUNIT_CASE_PARAM(pte_same_as_before, check_pte_gen_params),
 	KUNIT_CASE(pte_same_other_page),
-	KUNIT_CASE_PARAM(page_is_anon, page_gen_params),
 	KUNIT_CASE_PARAM(page_is_shared, page_gen_params),
 	KUNIT_CASE_PARAM(check_page, page_gen_params),
 	KUNIT_CASE(no_page),

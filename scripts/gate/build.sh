@@ -62,7 +62,7 @@ fragment_of()
 {
 	local symbol file
 	: > "$SCRATCH/$1.fragment"
-	[ "$1" = on ] || return 0
+	[ "$1" != off ] || return 0
 	while read -r symbol file; do
 		show "$G_HEAD" "$file" | awk -v name="$symbol" '
 			/^[ \t]*(menu)?config[ \t]/ { inside = ($2 == name) }
@@ -70,7 +70,11 @@ fragment_of()
 			END { exit !found }' || continue
 		echo "CONFIG_$symbol=y"
 	done < <(new_symbols "$G_HEAD") > "$SCRATCH/$1.fragment"
-	! grep -q _KUNIT_TEST "$SCRATCH/$1.fragment" || echo CONFIG_KUNIT=y >> "$SCRATCH/$1.fragment"
+	grep -q _KUNIT_TEST "$SCRATCH/$1.fragment" || return 0
+	case "$1" in
+	on) echo CONFIG_KUNIT=y >> "$SCRATCH/$1.fragment" ;;
+	untested) sed -i /_KUNIT_TEST/d "$SCRATCH/$1.fragment" ;;
+	esac
 }
 
 # ways: off, and on if the series has options; without any there is one way
@@ -78,6 +82,12 @@ ways()
 {
 	echo off
 	[ -z "$(new_symbols "$G_HEAD")" ] || echo on
+}
+
+# way_untested: on without KUnit tests, which may be all that calls a function
+way_untested()
+{
+	! new_symbols "$G_HEAD" | grep -q _KUNIT_TEST || echo untested
 }
 
 # with_options WAY: for messages, " with ..."; nothing if the series has no option

@@ -168,7 +168,8 @@ kernel_arguments()
 	arm64) console=ttyAMA0 ;;
 	um) console=tty0 ;;
 	esac
-	echo "console=$console panic=-1 ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${APPEND}"
+	# a task that dies with locks held would let the others hang
+	echo "console=$console panic=-1 oops=panic ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${APPEND}"
 }
 
 # start_guest ARCH INITRAMFS DIR: the job's output goes to file descriptor 3.
