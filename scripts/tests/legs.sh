@@ -27,6 +27,7 @@ kernel_legs()
 	local k=$K_NAME
 	leg "$k: KUnit on UML" ours kunit --kernel "$K_CHOICE"
 	leg "$k: kselftests on x86_64" ours kselftest --kernel "$K_CHOICE"
+	leg "$k: mutants apply" mutants_apply
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests x86_64
 	leg "$k: kselftests without the series, UML" plain_kselftests um
@@ -45,6 +46,22 @@ newest_kernel_legs()
 	leg "$K_NAME: quick gate" ours gate --quick --skip 'behaviour-*,mutants-*' --no-verdict --base "$K_CHOICE"
 	[ -n "$ALL" ] || return 0
 	leg "$K_NAME: gate" ours gate --base "$K_CHOICE"
+}
+
+# A mutant that no longer applies is found before its turn comes.
+mutants_apply()
+{
+	local -x GIT_INDEX_FILE=$SCRATCH/mutants.index
+	local file only verdict status=0
+	kgit -C "$K_TREE" read-tree prepared || return
+	while read -r file; do
+		only=$(mutant_field "$file" Kernel)
+		[ -z "$only" ] || [ "$only" = "$K_NAME" ] || continue
+		verdict=pass
+		kgit -C "$K_TREE" apply --cached --check "$file" || { verdict=fail; status=1; }
+		printf '%s\t%s applies\t\n' "$verdict" "$(mutant_name "$file")" >> "$COW_RESULTS"
+	done < <(mutant_files)
+	return "$status"
 }
 
 FIVE='vma-bounds pmd-crossing not-present already-writable exclusive-flag pte-same'
