@@ -8,6 +8,8 @@
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/task.h>
+#include <linux/seq_file.h>
+#include <linux/swap.h>
 
 #include "cow_kunit.h"
 
@@ -105,6 +107,50 @@ static void reused(struct kunit *test)
 	before = read_fault_counts();
 	cowt_write_fault(test, FAULT);
 	expect_more(test, &before, &more);
+}
+
+/* The faults in the last column of /proc/cow_histogram */
+static unsigned long faults_timed(struct kunit *test)
+{
+	struct seq_file m = { .size = PAGE_SIZE };
+	unsigned long nr, sum = 0;
+	char *line, *text;
+
+	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, m.buf);
+	KUNIT_ASSERT_EQ(test, cow_histogram_show(&m, NULL), 0);
+	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
+	m.buf[m.count] = '\0';
+	text = m.buf;
+	while ((line = strsep(&text, "\n")))
+		if (sscanf(line, "fault %*u %*u %lu", &nr) == 1)
+			sum += nr;
+	return sum;
+}
+
+/* All are counted, and one in COW_REUSE_TIMED is timed. */
+static void reused_untimed(struct kunit *test)
+{
+	const struct fault_counts more = { .reused = NR_PAGES, .stat_reused = NR_PAGES };
+	struct fixture *f = test->priv;
+	struct fault_counts before;
+	unsigned int i;
+
+	cowt_share_pages(test, ALL_PAGES);
+	for (i = 0; i < NR_PAGES; i++)
+		cowt_unmap_page_of(test, f->child.mm, i);
+	count_alone(test);
+	cow_stats_reset();
+	before = read_fault_counts();
+	/* A batch of the LRU is a second user; the ticks are of this CPU. */
+	lru_add_drain_all();
+	migrate_disable();
+	for (i = 0; i < NR_PAGES; i++)
+		cowt_write_fault(test, i);
+	migrate_enable();
+	expect_more(test, &before, &more);
+	BUILD_BUG_ON(NR_PAGES % COW_REUSE_TIMED);
+	KUNIT_EXPECT_EQ(test, faults_timed(test), NR_PAGES);
 }
 
 static void zero_page(struct kunit *test)
@@ -241,6 +287,7 @@ static struct kunit_case cow_fault_cases[] = {
 	KUNIT_CASE(copied_uncounted),
 	KUNIT_CASE(copied_ahead),
 	KUNIT_CASE(reused),
+	KUNIT_CASE(reused_untimed),
 	KUNIT_CASE(zero_page),
 	KUNIT_CASE(unshared),
 	KUNIT_CASE(lost),

@@ -202,7 +202,7 @@ static u64 *draw(struct kunit *test, struct cow_hist *hist)
 	prandom_seed_state(&rnd, 20240607);
 	for (i = 0; i < c->nr; i++) {
 		ns[i] = c->draw(&rnd);
-		cow_hist_add(hist, ns[i]);
+		cow_hist_add(hist, ns[i], 1);
 	}
 	sort(ns, c->nr, sizeof(*ns), cmp_u64, NULL);
 	return ns;
@@ -259,8 +259,8 @@ static void zero_durations(struct kunit *test)
 {
 	struct cow_hist *hist = test_hist(test);
 
-	cow_hist_add(hist, 0);
-	cow_hist_add(hist, 0);
+	cow_hist_add(hist, 0, 1);
+	cow_hist_add(hist, 0, 1);
 	KUNIT_EXPECT_EQ(test, cow_hist_total(hist), 2);
 	KUNIT_EXPECT_EQ(test, cow_hist_percentile(hist, 100), 0);
 }
@@ -342,10 +342,10 @@ static void reset_to_zero(struct kunit *test)
 	char *stats;
 	unsigned int i;
 
-	cow_count(COW_COPIED, 500, 900);
-	cow_count(COW_REUSED, 0, 100);
-	cow_count(COW_LOST, 50, 100);
-	cow_count(COW_UNSHARED, 50, 100);
+	cow_count(COW_COPIED, 500, 900, 1);
+	cow_count(COW_REUSED, 0, 100, 1);
+	cow_count(COW_LOST, 50, 100, 1);
+	cow_count(COW_UNSHARED, 50, 100, 1);
 	cow_stats_reset();
 	stats = read_stats(test);
 	for (i = 0; i < ARRAY_SIZE(keys); i++)
@@ -358,14 +358,14 @@ static void counts_from_zero(struct kunit *test)
 	char *stats;
 
 	/* Faster, slower and more often than what is counted after the reset */
-	cow_count(COW_COPIED, 1, 1);
-	cow_count(COW_COPIED, 1000000, 2000000);
-	cow_count(COW_REUSED, 0, 3000000);
+	cow_count(COW_COPIED, 1, 1, 1);
+	cow_count(COW_COPIED, 1000000, 2000000, 1);
+	cow_count(COW_REUSED, 0, 3000000, 1);
 	cow_stats_reset();
-	cow_count(COW_COPIED, 20, 40);
-	cow_count(COW_PRECOPIED, 30, 50);
-	cow_count(COW_COPIED, 40, 60);
-	cow_count(COW_REUSED, 0, 10);
+	cow_count(COW_COPIED, 20, 40, 1);
+	cow_count(COW_PRECOPIED, 30, 50, 1);
+	cow_count(COW_COPIED, 40, 60, 1);
+	cow_count(COW_REUSED, 0, 10, 1);
 
 	stats = read_stats(test);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "faults"), 3);
@@ -390,10 +390,10 @@ static void lost_and_unshared(struct kunit *test)
 	char *stats;
 
 	cow_stats_reset();
-	cow_count(COW_COPIED, 20, 40);
-	cow_count(COW_LOST, 1000, 2000);
-	cow_count(COW_LOST, 3000, 9000);
-	cow_count(COW_UNSHARED, 5000, 7000);
+	cow_count(COW_COPIED, 20, 40, 1);
+	cow_count(COW_LOST, 1000, 2000, 1);
+	cow_count(COW_LOST, 3000, 9000, 1);
+	cow_count(COW_UNSHARED, 5000, 7000, 1);
 
 	stats = read_stats(test);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "lost"), 2);
@@ -406,14 +406,32 @@ static void lost_and_unshared(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_max_ns"), 40);
 }
 
+/* A duration may stand for several faults: in sums and distributions, not in counts. */
+static void timed_for_others(struct kunit *test)
+{
+	char *stats;
+
+	cow_stats_reset();
+	cow_count(COW_COPIED, 20, 40, 1);
+	cow_count(COW_REUSED, 0, 10, 8);
+
+	stats = read_stats(test);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "faults"), 1);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "reused"), 1);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "total_ns"), 20);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_total_ns"), 120);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_p50_ns"), 10);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_max_ns"), 40);
+}
+
 /* Percentiles are limited to the shortest and the longest duration. */
 static void percentiles_within_extremes(struct kunit *test)
 {
 	char *stats;
 
 	cow_stats_reset();
-	cow_count(COW_COPIED, 1025, 2000);
-	cow_count(COW_COPIED, 1026, 2000);
+	cow_count(COW_COPIED, 1025, 2000, 1);
+	cow_count(COW_COPIED, 1026, 2000, 1);
 	stats = read_stats(test);
 	KUNIT_EXPECT_LE(test, value_of(test, stats, "p99_ns"), 1026);
 	KUNIT_EXPECT_GE(test, value_of(test, stats, "p50_ns"), 1025);
@@ -423,12 +441,12 @@ static void percentiles_within_extremes(struct kunit *test)
 static void histogram_lines(struct kunit *test)
 {
 	cow_stats_reset();
-	cow_count(COW_COPIED, 20, 2000);
-	cow_count(COW_COPIED, 1024, 2100);
-	cow_count(COW_COPIED, 1055, 2100);
-	cow_count(COW_COPIED, 1056, U64_MAX);
-	cow_count(COW_REUSED, 0, 5);
-	cow_count(COW_LOST, 7, 9);
+	cow_count(COW_COPIED, 20, 2000, 1);
+	cow_count(COW_COPIED, 1024, 2100, 1);
+	cow_count(COW_COPIED, 1055, 2100, 1);
+	cow_count(COW_COPIED, 1056, U64_MAX, 1);
+	cow_count(COW_REUSED, 0, 5, 1);
+	cow_count(COW_LOST, 7, 9, 1);
 	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show),
 			   "copy 20 20 1\n"
 			   "copy 1024 1055 2\n"
@@ -589,7 +607,7 @@ static void count_burst(struct timer_list *timer)
 	for (i = 0; i < BURST; i++) {
 		/* Fully ordered, unlike atomic_inc(). */
 		atomic_inc_return(&c->begun);
-		cow_count(COW_COPIED, COPY_NS, FAULT_NS);
+		cow_count(COW_COPIED, COPY_NS, FAULT_NS, 1);
 		atomic_inc_return(&c->done);
 	}
 }
@@ -669,6 +687,7 @@ static struct kunit_case cow_stats_cases[] = {
 	KUNIT_CASE(reset_to_zero),
 	KUNIT_CASE(counts_from_zero),
 	KUNIT_CASE(lost_and_unshared),
+	KUNIT_CASE(timed_for_others),
 	KUNIT_CASE(percentiles_within_extremes),
 	KUNIT_CASE(bucket_bounds),
 	KUNIT_CASE(histogram_lines),

@@ -239,10 +239,12 @@ TEST_F_TIMEOUT(cgroup_charges, exactly_as_many, TEST_TIMEOUT)
 	EXPECT_GE(NR + BATCHES, sh->d[0].current);
 	EXPECT_LE(NR - BATCHES, sh->d[0].current);
 	EXPECT_EQ(sh->d[0].minflt, sh->d[0].pgfault);
-	if (!variant->ahead)
-		EXPECT_EQ(NR, sh->faults);
+	/* Another kernel may copy more than the faulting page. */
+	EXPECT_GE(NR, sh->faults);
 	if (!counts_copies(self->cgroup[0]))
 		return;
+	if (!variant->ahead)
+		EXPECT_EQ(NR, sh->faults);
 	EXPECT_EQ(sh->faults, sh->d[0].copied);
 	EXPECT_EQ(NR, sh->d[0].copied + sh->d[0].ahead);
 	EXPECT_EQ(0, sh->d[0].lost);
