@@ -14,25 +14,45 @@ mutant_name()
 	basename "$1" .patch
 }
 
+# read_header FILE: sets HEADER. Starts no program, as there are many mutants.
+read_header()
+{
+	local line field
+	HEADER=()
+	while IFS= read -r line; do
+		case "$line" in
+		'diff --git '*|'--- '*) return ;;
+		esac
+		field=${line%%:*}
+		[ -n "$field" ] && [ "$field" != "$line" ] && [ -z "${HEADER[$field]-}" ] || continue
+		line=${line#"$field:"}
+		HEADER[$field]=${line#"${line%%[![:space:]]*}"}
+	done < "$1"
+}
+
 # mutant_field FILE FIELD
 mutant_field()
 {
-	sed -n -e '/^\(diff --git\|---\) /q' -e "s/^$2:[[:space:]]*//p" "$1" | head -n 1
+	local -A HEADER=()
+	read_header "$1"
+	[ -z "${HEADER[$2]-}" ] || echo "${HEADER[$2]}"
 }
 
 # check_mutant FILE: prints what is wrong with its header. Only a mutant of our own has to
 # say which hazard it stands for, and one that names its test how that test fails.
 check_mutant()
 {
-	local field arch required='Mutant Test'
+	local -A HEADER=()
+	local field required='Mutant Test'
+	read_header "$1"
 	[ -n "$FROM" ] || required+=' Hazard'
-	[ "$(mutant_field "$1" Test)" = all ] || required+=' Arch Dies'
+	[ "${HEADER[Test]-}" = all ] || required+=' Arch Dies'
 	for field in $required; do
-		[ -n "$(mutant_field "$1" "$field")" ] || echo "no '$field:' in its header"
+		[ -n "${HEADER[$field]-}" ] || echo "no '$field:' in its header"
 	done
-	arch=$(mutant_field "$1" Arch)
-	[ -z "$arch" ] || [ -n "${ARCH_TARGET[$arch]-}" ] || echo "'Arch:' must be one of ${ARCHES[*]}"
-	case "$(mutant_field "$1" Test)" in
+	field=${HEADER[Arch]-}
+	[ -z "$field" ] || [ -n "${ARCH_TARGET[$field]-}" ] || echo "'Arch:' must be one of ${ARCHES[*]}"
+	case "${HEADER[Test]-}" in
 	'kunit '*|'kselftest '*|all|'') ;;
 	*) echo "'Test:' must be 'kunit SUITE.TEST', 'kselftest PROGRAM[:TEST]' or 'all'" ;;
 	esac

@@ -4,13 +4,13 @@
 # Tests of mutants, and of how the kselftests are chosen.
 
 test_mutant_headers()
-{
-	local file wrong
-	for file in $(. "$ROOT/scripts/lib/mutants.sh"; mutant_files); do
-		wrong=$(. "$ROOT/scripts/lib/mutants.sh"; check_mutant "$file")
-		[ -z "$wrong" ] || complain "${file##*/}: $wrong" || return
+(
+	. "$ROOT/scripts/lib/mutants.sh"
+	mutant_files | while read -r file; do
+		wrong=$(check_mutant "$file")
+		[ -z "$wrong" ] || complain "${file##*/}: $wrong" || exit
 	done
-}
+)
 
 # --filter of kselftest: several words, globs, and which tests of a program they choose
 test_kselftest_words()
