@@ -51,14 +51,12 @@ newest_kernel_legs()
 # A mutant that no longer applies is found before its turn comes.
 mutants_apply()
 {
-	local -x GIT_INDEX_FILE=$SCRATCH/mutants.index
 	local file only verdict status=0
-	kgit -C "$K_TREE" read-tree prepared || return
 	while read -r file; do
 		only=$(mutant_field "$file" Kernel)
 		[ -z "$only" ] || [ "$only" = "$K_NAME" ] || continue
 		verdict=pass
-		kgit -C "$K_TREE" apply --cached --check "$file" || { verdict=fail; status=1; }
+		kgit -C "$K_TREE" apply --check "$file" || { verdict=fail; status=1; }
 		printf '%s\t%s applies\t\n' "$verdict" "$(mutant_name "$file")" >> "$COW_RESULTS"
 	done < <(mutant_files)
 	return "$status"
