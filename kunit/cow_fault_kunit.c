@@ -8,7 +8,6 @@
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/task.h>
-#include <linux/seq_file.h>
 #include <linux/swap.h>
 
 #include "cow_kunit.h"
@@ -112,16 +111,9 @@ static void reused(struct kunit *test)
 /* The faults in the last column of /proc/cow_histogram */
 static unsigned long faults_timed(struct kunit *test)
 {
-	struct seq_file m = { .size = PAGE_SIZE };
+	char *line, *text = cowt_read_file(test, cow_histogram_show);
 	unsigned long nr, sum = 0;
-	char *line, *text;
 
-	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, m.buf);
-	KUNIT_ASSERT_EQ(test, cow_histogram_show(&m, NULL), 0);
-	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
-	m.buf[m.count] = '\0';
-	text = m.buf;
 	while ((line = strsep(&text, "\n")))
 		if (sscanf(line, "fault %*u %*u %lu", &nr) == 1)
 			sum += nr;

@@ -266,6 +266,7 @@ void cowt_copied_ahead(struct kunit *test, u64 pages, bool used);
 void cowt_need_demand(struct kunit *test);
 
 /* cow_kunit_expect.c */
+char *cowt_read_file(struct kunit *test, int (*show)(struct seq_file *m, void *v));
 unsigned long cowt_read_event(enum vm_event_item item);
 void cowt_note(struct kunit *test);
 void cowt_expect_content(struct kunit *test, struct space *space, unsigned int i);

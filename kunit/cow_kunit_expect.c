@@ -7,6 +7,7 @@
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mmzone.h>
+#include <linux/seq_file.h>
 #include <linux/swap.h>
 
 #include "../internal.h"
@@ -28,6 +29,19 @@ static long read_anon_mapped(void)
 #endif
 	}
 	return nr;
+}
+
+/* What a file in /proc shows, up to PAGE_SIZE; freed after the test */
+char *cowt_read_file(struct kunit *test, int (*show)(struct seq_file *m, void *v))
+{
+	struct seq_file m = { .size = PAGE_SIZE };
+
+	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, m.buf);
+	KUNIT_ASSERT_EQ(test, show(&m, NULL), 0);
+	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
+	m.buf[m.count] = '\0';
+	return m.buf;
 }
 
 unsigned long cowt_read_event(enum vm_event_item item)

@@ -15,13 +15,11 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
-#include <linux/seq_file.h>
 #include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/timer.h>
 
-#include "../cow.h"
-#include "../cow_precopy.h"
+#include "cow_kunit.h"
 
 /* The first duration that shares the last bucket with all longer ones. */
 #define LONGEST		(BIT_ULL(COW_HIST_MAX_BITS) - 1)
@@ -282,22 +280,9 @@ static const char * const keys[] = {
 	"precopy_skip_ksm", "precopy_skip_pinned",
 };
 
-static char *read_file(struct kunit *test,
-		       int (*show)(struct seq_file *m, void *v))
-{
-	struct seq_file m = { .size = PAGE_SIZE };
-
-	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, m.buf);
-	KUNIT_ASSERT_EQ(test, show(&m, NULL), 0);
-	KUNIT_ASSERT_FALSE(test, seq_has_overflowed(&m));
-	m.buf[m.count] = '\0';
-	return m.buf;
-}
-
 static char *read_stats(struct kunit *test)
 {
-	return read_file(test, cow_stats_show);
+	return cowt_read_file(test, cow_stats_show);
 }
 
 static u64 value_of(struct kunit *test, const char *stats, const char *key)
@@ -447,7 +432,7 @@ static void histogram_lines(struct kunit *test)
 	cow_count(COW_COPIED, 1056, U64_MAX, 1);
 	cow_count(COW_REUSED, 0, 5, 1);
 	cow_count(COW_LOST, 7, 9, 1);
-	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show),
+	KUNIT_EXPECT_STREQ(test, cowt_read_file(test, cow_histogram_show),
 			   "copy 20 20 1\n"
 			   "copy 1024 1055 2\n"
 			   "copy 1056 1087 1\n"
@@ -457,7 +442,7 @@ static void histogram_lines(struct kunit *test)
 			   "fault 67645734912 68719476735 1\n"
 			   "lost 7 7 1\n");
 	cow_stats_reset();
-	KUNIT_EXPECT_STREQ(test, read_file(test, cow_histogram_show), "");
+	KUNIT_EXPECT_STREQ(test, cowt_read_file(test, cow_histogram_show), "");
 }
 
 /* Buckets neither overlap nor leave gaps. */

@@ -8,7 +8,6 @@
  * fault is far larger than what per-CPU charge batches hide.
  */
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 
@@ -96,36 +95,9 @@ static int write_alone(char *area)
 	return 0;
 }
 
-struct step {
-	char *area;
-	int arrived;
-};
-
-/* Two threads write to each page at the same time: one of the two copies is for nothing. */
-static void *write_in_step(void *arg)
-{
-	struct step *step = arg;
-	int i;
-
-	for (i = 0; i < NR; i++) {
-		__atomic_add_fetch(&step->arrived, 1, __ATOMIC_SEQ_CST);
-		while (__atomic_load_n(&step->arrived, __ATOMIC_SEQ_CST) < 2 * (i + 1))
-			;
-		cow_touch(step->area + (down ? NR - 1 - i : i) * ps, 'w');
-	}
-	return NULL;
-}
-
 static int write_together(char *area)
 {
-	struct step step = { .area = area };
-	pthread_t thread;
-
-	if (pthread_create(&thread, NULL, write_in_step, &step))
-		return -EAGAIN;
-	write_in_step(&step);
-	pthread_join(thread, NULL);
-	return 0;
+	return cow_write_in_step(area, NR, down);
 }
 
 struct work {

@@ -6,7 +6,6 @@
  * kernel. accounting.c finds out what leaks.
  */
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -649,7 +648,6 @@ TEST_F_TIMEOUT(cgroup_charges, moved_while_copying, TEST_TIMEOUT)
  * The numbers of this series
  */
 
-#define RACERS		2
 #define RACES		24
 
 FIXTURE(cgroup_events)
@@ -682,37 +680,14 @@ FIXTURE_TEARDOWN_PARENT(cgroup_events)
 	cow_restore(&self->saved);
 }
 
-struct race {
-	char *area;
-	int arrived;
-};
-
-/* Both write to each page at the same time. */
-static void *races(void *arg)
-{
-	struct race *race = arg;
-	int i;
-
-	for (i = 0; i < NR_LIMITED; i++) {
-		__atomic_add_fetch(&race->arrived, 1, __ATOMIC_RELAXED);
-		while (__atomic_load_n(&race->arrived, __ATOMIC_RELAXED) <
-		       RACERS * (i + 1))
-			sched_yield();
-		cow_touch(race->area + i * ps, 'w');
-	}
-	return NULL;
-}
-
 /* What the process has counted for itself is what its cgroup has counted. */
 static int counts_lost(struct cow_child *self, void *arg)
 {
 	static struct cow_stats before, after, own;
 	struct shared *sh = arg;
-	struct race race = {};
-	pthread_t thread;
 	struct counts was, is;
 	struct cow_child c;
-	char *page;
+	char *page, *area;
 	int i;
 
 	(void)self;
@@ -721,9 +696,8 @@ static int counts_lost(struct cow_child *self, void *arg)
 	page = cow_map(ps, 0);
 	cow_touch(page, 1);
 	for (sh->rounds = 0; sh->rounds < RACES && !sh->d[0].lost; sh->rounds++) {
-		race.arrived = 0;
-		race.area = filled(NR_LIMITED);
-		if (!race.area || cow_child_idle(&c))
+		area = filled(NR_LIMITED);
+		if (!area || cow_child_idle(&c))
 			return 2;
 		for (i = 0; i < 2; i++) {
 			cow_cgroup_outdo_batches(page);
@@ -733,10 +707,8 @@ static int counts_lost(struct cow_child *self, void *arg)
 			if (cow_stats_read_pid(&before, 0))
 				return 3;
 		}
-		if (pthread_create(&thread, NULL, races, &race))
+		if (cow_write_in_step(area, NR_LIMITED, false))
 			return 4;
-		races(&race);
-		pthread_join(thread, NULL);
 		cow_cgroup_outdo_batches(page);
 		if (cow_stats_read_pid(&after, 0))
 			return 5;
@@ -750,9 +722,9 @@ static int counts_lost(struct cow_child *self, void *arg)
 		if (is.ahead != (long long)own.v[COW_SUCCESS])
 			return 8;
 		sh->d[0] = is;
-		if (!all_written(race.area, NR_LIMITED) || cow_child_end(&c))
+		if (!all_written(area, NR_LIMITED) || cow_child_end(&c))
 			return 9;
-		cow_unmap(race.area, NR_LIMITED * ps);
+		cow_unmap(area, NR_LIMITED * ps);
 	}
 	return 0;
 }

@@ -9,6 +9,7 @@
 #endif
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -648,6 +649,42 @@ long long cow_file_key(const char *path, const char *key)
 	}
 	fclose(f);
 	return val;
+}
+
+struct step {
+	char *area;
+	int pages;
+	bool down;
+	int arrived;
+};
+
+static void *write_in_step(void *arg)
+{
+	size_t ps = cow_page_size();
+	struct step *step = arg;
+	int i;
+
+	for (i = 0; i < step->pages; i++) {
+		__atomic_add_fetch(&step->arrived, 1, __ATOMIC_SEQ_CST);
+		while (__atomic_load_n(&step->arrived, __ATOMIC_SEQ_CST) < 2 * (i + 1))
+			;
+		cow_touch(step->area + (step->down ? step->pages - 1 - i : i) * ps, 'w');
+	}
+	return NULL;
+}
+
+int cow_write_in_step(char *area, int pages, bool down)
+{
+	struct step step = { .area = area, .pages = pages, .down = down };
+	pthread_t thread;
+	int ret;
+
+	ret = pthread_create(&thread, NULL, write_in_step, &step);
+	if (ret)
+		return -ret;
+	write_in_step(&step);
+	pthread_join(thread, NULL);
+	return 0;
 }
 
 long cow_minflt(void)

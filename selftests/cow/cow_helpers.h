@@ -234,6 +234,12 @@ static inline void cow_touch(void *addr, char val)
 	__atomic_store_n((char *)addr, val, __ATOMIC_RELAXED);
 }
 
+/*
+ * This thread and another write to each page at the same time, so that one of two
+ * copies is for nothing; from the last page to the first if down. Wants two CPUs.
+ */
+int cow_write_in_step(char *area, int pages, bool down);
+
 static inline char cow_peek(const void *addr)
 {
 	return __atomic_load_n((const char *)addr, __ATOMIC_RELAXED);
