@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/klog.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -1014,6 +1015,28 @@ static int cow_idle(struct cow_child *self, void *arg)
 	return cow_child_recv(self) == -EPIPE ? 0 : 1;
 }
 
+#define STACK_BELOW	(16 << 10)
+#define STACK_MAX	(1 << 20)
+
+/*
+ * Write to each page of the stack from what the next calls may use up to its end, so
+ * that none is still shared with a child. Where they begin is random: otherwise one run
+ * in fifty has a variable that the test writes to while it counts alone in its page.
+ */
+static void own_stack(void)
+{
+	volatile char *end = (char *)getauxval(AT_RANDOM);
+	size_t ps = cow_page_size();
+	volatile char here[STACK_BELOW], *p;
+
+	p = here - (uintptr_t)here % ps;
+	/* Not the main thread's stack */
+	if (p > end || end - p > STACK_MAX)
+		return;
+	for (; p < end; p += ps)
+		*p = *p;
+}
+
 int cow_child_idle(struct cow_child *c)
 {
 	int ret;
@@ -1024,6 +1047,7 @@ int cow_child_idle(struct cow_child *c)
 	ret = cow_child_recv(c);
 	if (ret != 1)
 		return ret < 0 ? ret : -EPROTO;
+	own_stack();
 	return cow_child_settle(c);
 }
 

@@ -440,7 +440,7 @@ bool cow_task_ended(pid_t pid);
 int cow_child_settle(struct cow_child *c);
 /*
  * Fork a child that does nothing until cow_child_end(), and return when it
- * sleeps: all memory is fork-shared from now on.
+ * sleeps: all memory but the caller's stack is fork-shared from now on.
  */
 int cow_child_idle(struct cow_child *c);
 /*
