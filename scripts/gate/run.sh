@@ -42,12 +42,12 @@ check_key()
 # tools_of NAME: the versions of the host's tools that the check runs
 tools_of()
 {
-	gcc --version | head -n 1
-	ld --version | head -n 1
-	{ check_field "$1" Needs; arch_packages "$(check_field "$1" Arch)"; echo qemu qemu-system-x86; } |
-		while read -r _ package; do
-			dpkg-query -W "$package" 2> /dev/null || true
-		done
+	local packages
+	mapfile -t packages < <({ check_field "$1" Needs; arch_packages "$(check_field "$1" Arch)"; } |
+		while read -r _ package; do echo "$package"; done)
+	echo "$COMPILER"
+	# what is not installed has no line
+	dpkg-query -W qemu-system-x86 "${packages[@]}" 2> /dev/null || true
 }
 
 #
@@ -59,6 +59,7 @@ run_checks()
 {
 	local name in_tree=() others=()
 	SUBMISSION_KEY=$(submission_key)
+	COMPILER=$(head -qn 1 <(gcc --version) <(ld --version))
 	GATE_STATE=$SCRATCH/state
 	save_state
 	mkdir -p "$G_DIR/results"
@@ -177,7 +178,7 @@ save_state()
 	local variable
 	for variable in K_NAME K_DIR K_TREE K_PATH K_PACKAGE K_SUITE G_KIND G_TITLE G_BASE G_HEAD \
 			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK \
-			SUBMISSION_KEY SET SET_CONFIG APPEND_ON G_SWITCHED; do
+			SUBMISSION_KEY COMPILER SET SET_CONFIG APPEND_ON G_SWITCHED; do
 		printf '%s=%q\n' "$variable" "${!variable-}"
 	done > "$GATE_STATE"
 }

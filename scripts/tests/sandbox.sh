@@ -40,12 +40,38 @@ fake_archive()
 	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
 }
 
-# A copy of the harness in $BOX with a series of two patches.
+# A copy of the harness in $BOX with a series of two patches. It is made once, and comes
+# back as it was.
 make_sandbox()
 {
 	BOX=$SCRATCH/box
-	local tree=$SCRATCH/box.tree
-	rm -rf "$BOX" "$tree"
+	PLAIN=$SCRATCH/box.tree
+	TREE_OF_BOX=$BOX/build/6.12/tree
+	[ -d "$SCRATCH/new" ] || {
+		first_sandbox "$PLAIN"
+		mkdir "$SCRATCH/new"
+		cp -a "$BOX" "$PLAIN" "$SCRATCH/new/"
+	}
+	rm -rf "$BOX" "$PLAIN"
+	cp -a "$SCRATCH/new/." "$SCRATCH/"
+}
+
+# prepared_sandbox: with the kernel tree prepared
+prepared_sandbox()
+{
+	make_sandbox
+	[ -d "$SCRATCH/prepared" ] || {
+		box tree
+		[ "$STATUS" -eq 0 ] || die "the sandbox cannot be prepared: $(cat "$OUT")"
+		cp -a "$BOX/build" "$SCRATCH/prepared"
+	}
+	rm -rf "$BOX/build"
+	cp -a "$SCRATCH/prepared" "$BOX/build"
+}
+
+first_sandbox()
+{
+	local tree=$1
 	mkdir -p "$BOX"/{patches,kunit,selftests/cow}
 	cp -r "$ROOT/run_tests.sh" "$ROOT/Kconfig.fragment" "$ROOT/scripts" "$ROOT/fixtures" "$BOX/"
 	fake_kernel "$tree"
@@ -60,8 +86,6 @@ make_sandbox()
 	( cd "$BOX/patches" && printf '# the series\n%s\n%s\n' 000*.patch | tee series > series.6.12 )
 	make_fake_tests "$tree"
 	kgit -C "$tree" reset -q --hard HEAD~2
-	PLAIN=$tree
-	TREE_OF_BOX=$BOX/build/6.12/tree
 }
 
 # make_fake_tests TREE: two KUnit suites with a shared file, two programs with a helper
