@@ -46,15 +46,15 @@ stop_busy_loops()
 
 at_exit stop_busy_loops
 
-# repeat_command: this command with REPEATED, REPEAT times. Records one result for each
-# run, and leaves.
+# repeat_command [FUNCTION]: FUNCTION, for which all is built already, or this command with
+# REPEATED, REPEAT times. Records one result for each run, and leaves.
 repeat_command()
 {
-	local dir i
+	local dir i run=${1-run_command}
 	dir=$BUILD/repeat/$COMMAND.$(repeat_key)
 	mkdir -p "$dir"
 	for ((i = 1; i <= REPEAT; i++)); do
-		[ -f "$dir/$i" ] || repeat_once "$dir" "$i"
+		[ -f "$dir/$i" ] || repeat_once "$dir" "$i" "$run"
 		judge_run "$dir" "$i"
 	done
 	finish
@@ -70,20 +70,28 @@ repeat_key()
 	} | sha256sum | cut -c1-16
 }
 
-# repeat_once DIR NUMBER: leaves the results, sorted, in DIR/NUMBER
+run_command()
+{
+	COW_RESULTS=$RESULTS bash "$ROOT/scripts/cmd/$COMMAND" "${REPEATED[@]}"
+}
+
+# repeat_once DIR NUMBER FUNCTION: leaves the results, sorted, in DIR/NUMBER
 repeat_once()
 {
-	local start=$SECONDS results=$SCRATCH/run.results
-	rm -f "$results"
+	local start=$SECONDS logs=$LOGS/run.$2
+	mkdir "$logs"
 	say "run $2 of $REPEAT ..."
 	start_busy_loops
-	COW_RESULTS=$results COW_NO_REALTIME=1 bash "$ROOT/scripts/cmd/$COMMAND" "${REPEATED[@]}" \
-		> "$LOGS/run.$2.log" 2>&1 < /dev/null || true
+	(
+		export COW_NO_REALTIME=1
+		LOGS=$logs RESULTS=$logs/results
+		"$3"
+	) > "$logs/log" 2>&1 < /dev/null || true
 	stop_busy_loops
-	[ -s "$results" ] || die "run $2 has no result; log: $LOGS/run.$2.log"
-	sort "$results" > "$dir/$2.part"
-	echo "$((SECONDS - start))" > "$dir/$2.seconds"
-	mv "$dir/$2.part" "$dir/$2"
+	[ -s "$logs/results" ] || die "run $2 has no result; log: $logs/log"
+	sort "$logs/results" > "$1/$2.part"
+	echo "$((SECONDS - start))" > "$1/$2.seconds"
+	mv "$1/$2.part" "$1/$2"
 }
 
 # judge_run DIR NUMBER: it must have no failure, and the results of the first run
