@@ -46,15 +46,15 @@ stop_busy_loops()
 
 at_exit stop_busy_loops
 
-# repeat_command [FUNCTION]: FUNCTION, for which all is built already, or this command with
-# REPEATED, REPEAT times. Records one result for each run, and leaves.
+# repeat_command FUNCTION: FUNCTION, REPEAT times. Records one result for each run, and
+# leaves.
 repeat_command()
 {
-	local dir i run=${1-run_command}
+	local dir i
 	dir=$BUILD/repeat/$COMMAND.$(repeat_key)
 	mkdir -p "$dir"
 	for ((i = 1; i <= REPEAT; i++)); do
-		[ -f "$dir/$i" ] || repeat_once "$dir" "$i" "$run"
+		[ -f "$dir/$i" ] || repeat_once "$dir" "$i" "$1"
 		judge_run "$dir" "$i"
 	done
 	finish
@@ -70,9 +70,17 @@ repeat_key()
 	} | sha256sum | cut -c1-16
 }
 
+# run_command: this command as a whole, with REPEATED
 run_command()
 {
 	COW_RESULTS=$RESULTS bash "$ROOT/scripts/cmd/$COMMAND" "${REPEATED[@]}"
+}
+
+# run_below DIR FUNCTION: with logs and results there
+run_below()
+{
+	local LOGS=$1 RESULTS=$1/results
+	COW_NO_REALTIME=1 "$2"
 }
 
 # repeat_once DIR NUMBER FUNCTION: leaves the results, sorted, in DIR/NUMBER
@@ -82,11 +90,7 @@ repeat_once()
 	mkdir "$logs"
 	say "run $2 of $REPEAT ..."
 	start_busy_loops
-	(
-		export COW_NO_REALTIME=1
-		LOGS=$logs RESULTS=$logs/results
-		"$3"
-	) > "$logs/log" 2>&1 < /dev/null || true
+	( run_below "$logs" "$3" ) > "$logs/log" 2>&1 < /dev/null || true
 	stop_busy_loops
 	[ -s "$logs/results" ] || die "run $2 has no result; log: $logs/log"
 	sort "$logs/results" > "$1/$2.part"

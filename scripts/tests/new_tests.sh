@@ -95,7 +95,7 @@ test_repeat()
 	without_repeat "$@"
 	scratch
 	open_results
-	[ -z "$REPEAT" ] || repeat_command
+	[ -z "$REPEAT" ] || repeat_command run_command
 	echo "${COW_NO_REALTIME-}" >> "$ROOT/runs"
 	record pass first
 	[ "$(wc -l < "$ROOT/runs")" -ne 3 ] || record "$(cat "$ROOT/third")" second
