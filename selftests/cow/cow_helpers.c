@@ -1016,7 +1016,7 @@ static int cow_idle(struct cow_child *self, void *arg)
 }
 
 #define STACK_BELOW	(16 << 10)
-#define STACK_MAX	(1 << 20)
+#define STACK_MAX	(1024 << 10)
 
 /*
  * Write to each page of the stack from what the next calls may use up to its end, so
