@@ -10,18 +10,17 @@
 # of ours that decide its verdict), Tree (gate: it works on the gate's own tree).
 #
 
-# all_checks: names, in the order in which they run
+# all_checks: names, in the order in which they run. In a subshell, as callers that take
+# globs have switched off that the shell expands them.
 all_checks()
-{
-	local group file options=$-
+(
 	set +f
 	for group in $GATE_GROUPS; do
 		for file in "$CHECKS_DIR/$group-"*[!~]; do
 			[ ! -f "$file" ] || echo "${file##*/}"
 		done
 	done
-	[ "$options" = "${options/f/}" ] || set -f
-}
+)
 
 # check_field NAME FIELD: its lines; starts no program, as there are many checks
 check_field()
