@@ -719,6 +719,11 @@ static int counts_lost(struct cow_child *self, void *arg)
 		sh->d[1].lost = own.v[COW_LOST];
 		sh->d[1].copied = own.v[COW_FAULTS];
 		sh->d[1].ahead = own.v[COW_SUCCESS];
+		/* The test says what differs. */
+		if (sh->d[0].lost != sh->d[1].lost ||
+		    sh->d[0].copied != sh->d[1].copied ||
+		    sh->d[0].ahead != sh->d[1].ahead)
+			return 0;
 		if (!all_written(area, NR_LIMITED) || cow_child_end(&c))
 			return 6;
 		cow_unmap(area, NR_LIMITED * ps);
