@@ -121,10 +121,11 @@ make_programs()
 # others is no program of its own.
 make_redis_server()
 {
-	cp "$(command -v sleep)" "$TMP/bin/redis-server"
+	cp "$(command -v sleep)" "$TMP/bin/redis-server" 2> /dev/null
 	if ! redis-server 0 2> /dev/null; then
 		mkfifo "$TMP/forever"
 		printf '#!/bin/sh\nread -r line < "%s"\n' "$TMP/forever" > "$TMP/bin/redis-server"
+		chmod +x "$TMP/bin/redis-server"
 	fi
 	redis-server 100000 &
 	echo $! > "$TMP/pid"
