@@ -353,6 +353,13 @@ TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
 			TH_LOG("page %d", i);
 	/* The child has what it had. */
 	EXPECT_EQ(0, cow_child_end(&c));
+
+	/* They were shared once more, and nobody else has them now: reused. */
+	ASSERT_EQ(0, cow_child_idle(&c));
+	ASSERT_EQ(0, cow_child_end(&c));
+	for (i = 0; i < NR; i++)
+		ASSERT_EQ(1, write_by_force(self->p + i * ps));
+	expect_read_only(_metadata, fd, self->p);
 	close(fd);
 }
 
