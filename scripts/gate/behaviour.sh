@@ -259,7 +259,7 @@ run_on_submission()
 	GUEST_SILENCE=$(silence_limit)
 	run_selftests
 	! grep -q '^cannot set ' "$LOGS/guest/job.log" || die_of_switch
-	[ -n "$G_OURS" ] || excuse_failures_of_base
+	[ -n "$G_OURS" ] || compare_with_base
 	take_results "$1"
 }
 
@@ -271,17 +271,19 @@ die_of_switch()
 	die "the patched kernel does not take $what ($(awk -F '\t' -v what="$what" '$1 == what { by = $2 } END { print by }' <<< "$G_SWITCHED"))"
 }
 
-# excuse_failures_of_base: what fails is asked of the base, and is not held against the
-# submission if it fails there, too.
-excuse_failures_of_base()
+# compare_with_base: what fails, or skips though it should not here, is asked of the base.
+# What fails there, too, is not held against the submission; what passes there must not skip.
+compare_with_base()
 {
-	[ "$(count_results fail)" -gt 0 ] || return 0
+	local line
+	unknown_skips "$ARCH" < "$RESULTS" | cut -f 1 > "$SCRATCH/skipped"
+	[ "$(count_results fail)" -gt 0 ] || [ -s "$SCRATCH/skipped" ] || return 0
 	mv "$LOGS/guest" "$LOGS/guest.patched"
 	cp "$RESULTS" "$SCRATCH/patched.results"
 	# a complaint of the kernel or a dead guest: nobody knows which test it was
 	CHOSEN=()
 	grep -qE $'^fail\t(guest|console)\t' "$RESULTS" ||
-		mapfile -t CHOSEN < <(awk -F '\t' '$1 == "fail" { print $2 }' "$RESULTS")
+		mapfile -t CHOSEN < <(awk -F '\t' '$1 == "fail" { print $2 }' "$RESULTS" | cat - "$SCRATCH/skipped")
 	(
 		SWITCH_ON=
 		boot_kernel base
@@ -289,11 +291,34 @@ excuse_failures_of_base()
 		run_selftests
 	)
 	mv "$LOGS/guest" "$LOGS/guest.base"
-	awk 'BEGIN { FS = OFS = "\t" }
-		NR == FNR { if ($1 == "fail") known[$2] = 1; next }
-		$1 == "fail" && $2 in known { print "skip", $2, "fails on the base, too: " $3; next }
-		{ print }' "$RESULTS" "$SCRATCH/patched.results" > "$SCRATCH/excused"
-	cp "$SCRATCH/excused" "$RESULTS"
+	judge_by_base "$RESULTS" "$SCRATCH/skipped" "$SCRATCH/patched.results" > "$SCRATCH/judged"
+	cp "$SCRATCH/judged" "$RESULTS"
+	awk -F '\t' '$1 == "skip" && $3 ~ /^fails on the base, too/ { print $2 ": " $3 }' "$RESULTS" |
+		while read -r line; do
+			warn "$line"
+		done
 	mv "$LOGS/guest.patched" "$LOGS/guest"
 	CHOSEN=()
+}
+
+# judge_by_base BASE SKIPPED PATCHED: the results of PATCHED by those of BASE; SKIPPED are
+# the tests that should not skip. A complaint of the kernel, or the end of a guest, is
+# the same if its text is, but for numbers.
+judge_by_base()
+{
+	awk '
+		function key(name, text) {
+			if (name != "guest" && name != "console")
+				return name
+			gsub(/0x[0-9a-f]+|[0-9]+/, "N", text)
+			return name ": " text
+		}
+		BEGIN { FS = OFS = "\t" }
+		FILENAME == ARGV[1] { base[key($2, $3)] = $1; next }
+		FILENAME == ARGV[2] { unexpected[$1] = 1; next }
+		$1 == "fail" && base[key($2, $3)] == "fail" { print "skip", $2, "fails on the base, too: " $3; next }
+		$1 == "skip" && $2 in unexpected && base[$2] == "pass" {
+			print "fail", $2, "skips, but passes on the base: " $3; next
+		}
+		{ print }' "$1" "$2" "$3"
 }

@@ -6,9 +6,14 @@
 
 # A change to one of these needs a behaviour check; to one below arch/, a check that boots
 # that architecture
-COW_CODE=(mm/memory.c mm/rmap.c mm/huge_memory.c mm/gup.c mm/swapfile.c mm/ksm.c kernel/fork.c
-	fs/proc/task_mmu.c mm/mmu_gather.c include/asm-generic/tlb.h
-	'arch/*/mm/*tlb*' 'arch/*/kernel/*tlb*' 'arch/*/include/asm/*tlb*')
+COW_CODE=(mm/memory.c mm/rmap.c mm/huge_memory.c mm/gup.c mm/swapfile.c mm/swap_state.c mm/ksm.c
+	kernel/fork.c fs/proc/task_mmu.c mm/internal.h mm/mprotect.c mm/mremap.c mm/mmap.c mm/vma.c
+	mm/userfaultfd.c mm/memcontrol.c mm/migrate.c mm/vmscan.c mm/mlock.c mm/madvise.c
+	mm/memory-failure.c mm/mmu_gather.c include/linux/mm.h include/linux/rmap.h
+	include/linux/swapops.h include/linux/pgtable.h include/linux/mmu_notifier.h
+	include/asm-generic/tlb.h arch/arm64/mm/copypage.c
+	'arch/*/mm/*tlb*' 'arch/*/kernel/*tlb*' 'arch/*/include/asm/*tlb*'
+	'arch/*/include/asm/pgtable*')
 
 # cow_code_touched: the files of those that the series changes
 cow_code_touched()

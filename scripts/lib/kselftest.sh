@@ -247,6 +247,16 @@ hung_test()
 		END { if (program) print ", in " program (test ? ":" test : "") }'
 }
 
+# unknown_skips MACHINE: of the results, the plain tests that skip and are not known to
+unknown_skips()
+{
+	local status name reason
+	grep "^skip.*[.]plain[.]" | while IFS=$'\t' read -r status name reason; do
+		matches "$name" "$(awk -v machine="$1" '!/^#/ && $2 == machine { print $1 }' \
+			"$ROOT/fixtures/plain-skips" | paste -sd' ')" || printf '%s\t%s\n' "$name" "$reason"
+	done
+}
+
 check_filter_hit()
 {
 	[[ "${CHOSEN[*]}" != *:* ]] || [ -n "$WHY" ] || [ -s "$RESULTS" ] ||

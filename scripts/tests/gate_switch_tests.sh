@@ -127,3 +127,38 @@ test_gate_set_fragment()
 	enable_options
 	want_same "$(cut -f 1 "$RIVAL_FRAGMENT" | paste -sd'|')" 'CONFIG_RIVAL=y|CONFIG_OTHER=y'
 }
+
+# lines STATUS NAME MESSAGE...: results
+lines()
+{
+	printf '%s\t%s\t%s\n' "$@"
+}
+
+# What fails on the base, too, is no failure of the submission, but is named; what passes
+# there must not skip. A complaint of the kernel is excused by its text, not by its name.
+test_gate_judged_by_base()
+{
+	local ARCH=x86_64 LOGS=$SCRATCH/judged-by-base RESULTS=$SCRATCH/judged-by-base/results FINDINGS=$SCRATCH/findings SWITCH_ON='' DEBUG='' G_OURS=''
+	mkdir -p "$LOGS/guest"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/behaviour.sh"
+	boot_kernel() { mkdir -p "$LOGS/guest"; }
+	run_selftests() {
+		printf '%s\n' "${CHOSEN[@]}" > "$LOGS/asked"
+		lines fail a:a.plain.known why pass a:a.plain.new '' pass a:a.plain.gone '' skip a:a.plain.lacks no > "$RESULTS"
+	}
+	: > "$FINDINGS"
+	lines fail a:a.plain.known why fail a:a.plain.new why skip a:a.plain.gone 'cannot' skip a:a.plain.lacks no \
+		skip mte_tags:mte_tags.plain.x no pass a:a.plain.fine '' > "$RESULTS"
+	compare_with_base
+	want_same "$(paste -sd, "$LOGS/asked")" "a:a.plain.known,a:a.plain.new,a:a.plain.gone,a:a.plain.lacks" &&
+	want_same "$(cut -f 1,2 "$RESULTS" | tr '\t' ' ' | paste -sd,)" \
+		"skip a:a.plain.known,fail a:a.plain.new,fail a:a.plain.gone,skip a:a.plain.lacks,skip mte_tags:mte_tags.plain.x,pass a:a.plain.fine" &&
+	want_same "$(cat "$FINDINGS")" $'warn\ta:a.plain.known: fails on the base, too: why' || return
+	lines fail console 'BUG: KCSAN: data-race in a / b at 0x12' fail guest 'panicked, in a:a.plain.x' > "$SCRATCH/patched"
+	lines fail console 'BUG: KCSAN: data-race in a / b at 0x34' fail guest 'panicked, in a:a.plain.y' > "$SCRATCH/base"
+	: > "$SCRATCH/none"
+	want_same "$(judge_by_base "$SCRATCH/base" "$SCRATCH/none" "$SCRATCH/patched" | cut -f 1,2 | tr '\t' ' ' | paste -sd,)" "skip console,fail guest"
+}
