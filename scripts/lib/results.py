@@ -95,7 +95,7 @@ def kcidb(results, about):
     valid = about.get("valid", "true") == "true"
     patchset = about["patchset"]
     checkout = {
-        "id": "-".join([f"{origin}:{about['kernel']}", about["tree"][:12], patchset[:12]]).rstrip("-"),
+        "id": "-".join([f"{origin}:{about['kernel']}", about["tree"][:18], patchset[:12]]).rstrip("-"),
         "origin": origin,
         "git_commit_name": about["version"],
         "patchset_hash": patchset,
@@ -105,12 +105,12 @@ def kcidb(results, about):
     # what else is known of a submission
     checkout.update({field: about[field] for field in ("comment", "message_id") if about.get(field)})
     build = {
-        "id": f"{checkout['id']}-{about['arch']}",
+        "id": f"{checkout['id']}-{about['arch']}-{about['config']}",
         "origin": origin,
         "checkout_id": checkout["id"],
         "architecture": about["arch"],
         "compiler": about["compiler"],
-        "config_name": "cow",
+        "config_name": about["config"],
         "start_time": start,
         "valid": valid,
     }

@@ -56,11 +56,27 @@ KCIDB_VALID=true
 # write_kcidb: what a lab sends to KernelCI. KCIDB_ORIGIN is the lab's name.
 write_kcidb()
 {
-	report kcidb "origin=${KCIDB_ORIGIN:-cow_tests}" "kernel=$K_NAME" "arch=${ARCH:-x86_64}" \
-		"version=$(cat "$K_DIR/base.version" 2> /dev/null || echo "$K_NAME")" \
-		"tree=${KCIDB_TREE:-$(kgit -C "$K_TREE" rev-parse 'HEAD^{tree}' 2> /dev/null || echo unknown)}" \
+	local kernel=$K_NAME version tree config=cow${DEBUG:+-$DEBUG}
+	version=$(cat "$K_DIR/base.version" 2> /dev/null || echo "$K_NAME")
+	if [ -n "$IMAGE" ]; then
+		# only its selftests are of K_NAME
+		kernel=$IMAGE_NAME
+		version=$IMAGE_NAME
+		tree=image-$(sha256sum < "$KERNEL_IMAGE" | cut -c 1-12)
+		config=image
+	else
+		tree=${KCIDB_TREE:-$(tree_hash "${UNPATCHED:+base}")}
+	fi
+	report kcidb "origin=${KCIDB_ORIGIN:-cow_tests}" "kernel=$kernel" "arch=${ARCH:-x86_64}" \
+		"version=$version" "tree=$tree" "config=$config" \
 		"patchset=${KCIDB_PATCHSET:-$(patchset_of_series)}" "compiler=$(gcc --version | sed -n 1p)" "start=$STARTED" \
 		"comment=$KCIDB_COMMENT" "message_id=$KCIDB_MESSAGE_ID" "valid=$KCIDB_VALID" > "$KCIDB"
+}
+
+# tree_hash COMMIT: of the kernel, HEAD without an argument
+tree_hash()
+{
+	kgit -C "$K_TREE" rev-parse "${1:-HEAD}^{tree}" 2> /dev/null || echo unknown
 }
 
 # patchset_of_series: of the kernels of other commands; nothing for one without the series

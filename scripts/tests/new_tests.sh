@@ -156,6 +156,29 @@ test_virtme_ng()
 	! PATH=$bin:$PATH virtme_ng > "$SCRATCH/output" 2>&1 || complain 'a KUnit test that fails is not noticed'
 }
 
+# What KernelCI is told was tested: not the prepared tree, if it was not that.
+test_reports_kernel()
+{
+	local file=$SCRATCH/kcidb.json tree=$SCRATCH/kcidb.tree results=$SCRATCH/report.results
+	printf 'pass\ta:b\t\n' > "$results"
+	rm -rf "$tree"
+	git init -q "$tree"
+	kgit -C "$tree" commit -q --allow-empty -m base
+	kgit -C "$tree" tag base
+	echo x > "$tree/x"
+	kgit -C "$tree" add x
+	kgit -C "$tree" commit -q -m series
+	of_build() { "$PYTHON" -c 'import json, sys
+data = json.load(open(sys.argv[1])); print(data["builds"][0]["id"], data["checkouts"][0]["git_commit_name"])' "$file"; }
+	kcidb() { ( RESULTS=$results COMMAND=kselftest KCIDB=$file K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$tree && write_kcidb ) && of_build; }
+	local IMAGE='' UNPATCHED=1 DEBUG='' KERNEL_IMAGE='' IMAGE_NAME=''
+	want_same "$(kcidb)" "cow_tests:6.12-$(kgit -C "$tree" rev-parse 'base^{tree}' | cut -c 1-18)-x86_64-cow 6.12" || return
+	IMAGE=vmlinuz UNPATCHED='' KERNEL_IMAGE=$tree/x IMAGE_NAME=vmlinuz
+	want_same "$(kcidb)" "cow_tests:vmlinuz-image-$(sha256sum < "$tree/x" | cut -c 1-12)-x86_64-image vmlinuz" || return
+	IMAGE='' DEBUG=kasan
+	want_same "$(kcidb)" "cow_tests:6.12-$(kgit -C "$tree" rev-parse 'HEAD^{tree}' | cut -c 1-18)-x86_64-cow-kasan 6.12"
+}
+
 # A line each: as people and as programs read them. KCIDB is checked against its schema.
 test_reports()
 {
