@@ -239,6 +239,72 @@ static void neighbour_in_lru_batch(struct kunit *test)
 	cowt_expect_counts(test, 3, COW_SKIP_NONE, 0);
 }
 
+/* Pages on the inactive anonymous list, by zone and as the memory cgroup counts them */
+struct lru_sizes {
+	unsigned long zone[MAX_NR_ZONES];
+	unsigned long lruvec[MAX_NR_ZONES];
+};
+
+static void read_lru_sizes(struct lruvec *lruvec, struct lru_sizes *sizes)
+{
+	pg_data_t *pgdat = lruvec_pgdat(lruvec);
+	unsigned int i;
+
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		sizes->zone[i] = zone_page_state_snapshot(&pgdat->node_zones[i],
+							  NR_ZONE_INACTIVE_ANON);
+		if (!mem_cgroup_disabled())
+			sizes->lruvec[i] = mem_cgroup_get_zone_lru_size(lruvec,
+									LRU_INACTIVE_ANON, i);
+	}
+}
+
+/* Every third page from another zone, where there is one. */
+static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct fixture *f = kunit_get_current_test()->priv;
+	struct page *page = NULL;
+
+	if (IS_ENABLED(CONFIG_ZONE_DMA) && f->nr_copies++ % 3 == 1)
+		page = alloc_page(GFP_KERNEL | GFP_DMA);
+	if (!page)
+		page = alloc_page(GFP_HIGHUSER_MOVABLE);
+	return page ? page_folio(page) : NULL;
+}
+
+/*
+ * The copies are put on their list at once, but each is counted in its zone. Nobody
+ * else allocates anonymous pages: there is no user space.
+ */
+static void copies_are_on_the_lru(struct kunit *test)
+{
+	struct lru_sizes before, after, copies = {};
+	struct fixture *f = test->priv;
+	struct lruvec *lruvec;
+	unsigned int i;
+
+	cowt_set_window(7);
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_zones_stub);
+	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
+	read_lru_sizes(lruvec, &before);
+	cowt_write_fault(test, FAULT);
+	read_lru_sizes(lruvec, &after);
+	for (i = FAULT; i <= FAULT + 7; i++)
+		copies.zone[page_zonenum(cowt_read_page(test, current->mm, i))]++;
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		KUNIT_EXPECT_EQ_MSG(test, after.zone[i] - before.zone[i], copies.zone[i],
+				    "pages more in zone %u", i);
+		if (!mem_cgroup_disabled())
+			KUNIT_EXPECT_EQ_MSG(test, after.lruvec[i] - before.lruvec[i],
+					    copies.zone[i],
+					    "pages of zone %u more on the list", i);
+	}
+	cowt_expect_region(test, COPIED(7));
+	cowt_expect_counts(test, 7, COW_SKIP_NONE, 0);
+}
+
 /*
  * The faulting page itself
  */
@@ -661,6 +727,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(written_neighbour),
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(neighbour_in_lru_batch),
+	KUNIT_CASE(copies_are_on_the_lru),
 	KUNIT_CASE(fault_reuses),
 	KUNIT_CASE(fault_on_zero_page),
 	KUNIT_CASE_PARAM(fault_is_no_plain_write, flags_gen_params),

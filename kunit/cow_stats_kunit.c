@@ -382,7 +382,7 @@ static void lost_and_unshared(struct kunit *test)
 
 	stats = read_stats(test);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "lost"), 2);
-	KUNIT_EXPECT_EQ(test, value_of(test, stats, "lost_ns"), 4000);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "lost_ns"), 11000);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "unshared"), 1);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "faults"), 1);
 	KUNIT_EXPECT_EQ(test, value_of(test, stats, "total_ns"), 20);

@@ -452,10 +452,21 @@ TEST_F_TIMEOUT(cow_abi, permissions, TEST_TIMEOUT)
 	EXPECT_EQ(cow_child_end(&child), 0);
 }
 
+#define THREAD_FILE	"/proc/thread-self/cow_stats"
+
 struct files {
 	int parents;		/* opened by root */
+	int parents_thread;
 	int own;
 };
+
+/* Whoever may not trace a process reads nothing of it, whoever has opened the file. */
+static bool may_not_read(int fd)
+{
+	char buf[FILE_SIZE];
+
+	return pread(fd, buf, sizeof(buf), 0) < 0 && errno == EACCES;
+}
 
 /* As nobody: whose files may be read? 0, or the number of the check that failed */
 static int check_nobodys_own(struct cow_child *self, void *arg)
@@ -476,7 +487,7 @@ static int check_nobodys_own(struct cow_child *self, void *arg)
 		return 3;
 	if (cow_stats_read_pid(&s, self->pid) != -EACCES)
 		return 4;
-	if (pread(files->parents, buf, sizeof(buf), 0) >= 0 || errno != EACCES)
+	if (!may_not_read(files->parents) || !may_not_read(files->parents_thread))
 		return 5;
 	/* Its own file belongs to root until it is dumpable again; but it is open already. */
 	if (pread(files->own, buf, sizeof(buf), 0) <= 0)
@@ -499,11 +510,15 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 	ASSERT_EQ(stat(PROCESS_FILE, &st), 0);
 	EXPECT_TRUE(S_ISREG(st.st_mode));
 	EXPECT_EQ(st.st_mode & 07777, 0400U);
+	ASSERT_EQ(stat(THREAD_FILE, &st), 0);
+	EXPECT_EQ(st.st_mode & 07777, 0400U);
 	if (getuid())
 		SKIP(return, COW_NEEDS);
 	EXPECT_EQ(st.st_uid, 0U);
 	files.parents = open(PROCESS_FILE, O_RDONLY);
 	ASSERT_GE(files.parents, 0);
+	files.parents_thread = open(THREAD_FILE, O_RDONLY);
+	ASSERT_GE(files.parents_thread, 0);
 	ASSERT_EQ(cow_child_fork(&child, check_nobodys_own, &files), 0);
 	EXPECT_EQ(cow_child_end(&child), 0);
 }

@@ -38,6 +38,12 @@ static double seconds(struct timeval tv)
 	return tv.tv_sec + tv.tv_usec / 1e6;
 }
 
+/* With those that copied for nothing; by kprobe events they are in the total. */
+static unsigned long long all_faults_ns(const struct bill *b)
+{
+	return b->d.v[COW_CHILDREN_FAULT_TOTAL_NS] + b->d.v[COW_CHILDREN_LOST_NS];
+}
+
 static void json_sum(const struct bill *b, const char *name, unsigned int needs,
 		     enum cow_key key)
 {
@@ -70,8 +76,7 @@ static void json_bill(const struct bill *b)
 	json_sum(b, "reuse_ahead", HAVE_PRECOPY, COW_CHILDREN_REUSE_AHEAD);
 	json_real("copy_share", timing, share(v[COW_CHILDREN_TOTAL_NS],
 					      v[COW_CHILDREN_FAULT_TOTAL_NS]));
-	json_real("wall_share", counted,
-		  share(v[COW_CHILDREN_FAULT_TOTAL_NS], b->wall_ns));
+	json_real("wall_share", counted, share(all_faults_ns(b), b->wall_ns));
 	fputs("}\n", out);
 }
 
@@ -125,9 +130,11 @@ static void print_bill(const struct bill *b, const char *name)
 			  name);
 	bill_line(b->minor, "minor faults of any kind");
 	if (b->have & HAVE_FAULTS)
-		time_line(v[COW_CHILDREN_FAULT_TOTAL_NS],
-			  "in copy-on-write faults", b->wall_ns,
-			  "the wall time");
+		time_line(all_faults_ns(b), "in copy-on-write faults",
+			  b->wall_ns, "the wall time");
+	if (v[COW_CHILDREN_LOST])
+		time_line(v[COW_CHILDREN_LOST_NS],
+			  "of them in faults that copied for nothing", 0, NULL);
 	if (b->have & HAVE_TIMING) {
 		time_line(v[COW_CHILDREN_TOTAL_NS], "of them copying",
 			  v[COW_CHILDREN_FAULT_TOTAL_NS], "the fault time");

@@ -110,11 +110,13 @@ static double count_rate(const struct row *r, enum cow_key key)
 	return r->d.known[key] ? rate(r, r->d.v[key]) : UNKNOWN;
 }
 
+/* With the faults that copied for nothing; by kprobe events they are in the total. */
 static double wall_share(const struct row *r)
 {
 	if (r->kind == ROW_TOTAL || !r->d.known[COW_FAULT_TOTAL_NS])
 		return UNKNOWN;
-	return r->d.v[COW_FAULT_TOTAL_NS] / (r->seconds * NSEC_PER_SEC);
+	return (r->d.v[COW_FAULT_TOTAL_NS] + r->d.v[COW_LOST_NS]) /
+	       (r->seconds * NSEC_PER_SEC);
 }
 
 static double value(const struct row *r, enum field which, int arg)
