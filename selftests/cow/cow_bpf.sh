@@ -188,7 +188,7 @@ cleanup()
 }
 
 ktap_print_header
-[ "$(id -u)" -eq 0 ] || skip_all "needs root"
+need_leave_to_change
 command -v bpftrace > /dev/null || skip_all "no bpftrace here"
 [ -e /sys/kernel/btf/vmlinux ] ||
 	skip_all "no /sys/kernel/btf/vmlinux: kernel without CONFIG_DEBUG_INFO_BTF"

@@ -144,7 +144,7 @@ cleanup()
 }
 
 ktap_print_header
-[ "$(id -u)" -eq 0 ] || skip_all "needs root"
+need_leave_to_change
 [ -n "$MANUAL" ] || skip_all "no manual of cowstat here"
 command -v pidof > /dev/null || skip_all "no pidof here"
 [ -d /sys/kernel/tracing/events ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null

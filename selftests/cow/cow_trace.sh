@@ -365,7 +365,7 @@ cleanup()
 }
 
 ktap_print_header
-[ "$(id -u)" -eq 0 ] || skip_all "needs root"
+need_leave_to_change
 [ -e "$STATS" ] || skip_all "no $STATS: kernel without CONFIG_COW_STATS"
 [ -e /proc/sys/vm/cow_precopy ] || skip_all "no vm.cow_precopy: kernel without CONFIG_COW_PRECOPY"
 [ -d "$TRACEFS/events" ] || mount -t tracefs trace "$TRACEFS" 2> /dev/null

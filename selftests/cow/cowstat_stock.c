@@ -565,8 +565,9 @@ FIXTURE_SETUP(bill)
 	cow_proc = "/proc";
 	if (reason && access("/proc/cow_stats", F_OK))
 		SKIP(return, "%s", reason);
-	if (geteuid())
-		SKIP(return, "switching vm.cow_stats on needs root");
+	/* cowstat switches vm.cow_stats on, or makes kprobe events. */
+	if (geteuid() || !cow_may_change())
+		SKIP(return, COW_NEEDS);
 }
 
 FIXTURE_TEARDOWN(bill)
