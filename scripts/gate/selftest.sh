@@ -11,7 +11,7 @@
 #   Verdict: pass, warn or fail
 #   Check: the check that must say so (not for pass)
 #   Finds: extended regular expression for what it must find (not for pass)
-#   Quick: yes for those that check runs: most compile little, two boot a guest
+#   Quick: yes for those that check runs: most compile little, some boot a guest
 #   Kernel: the bases that it is for, if not all
 #   Repeat: COUNT TEXT; so many such lines are added behind the first patch's '---',
 #           where a note to the reader stands (only in a .diff)
