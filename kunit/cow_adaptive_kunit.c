@@ -422,6 +422,44 @@ static void race_around(struct kunit *test)
 	test_race(test, AROUND_DEMAND, AROUND_FAULT, AROUND);
 }
 
+/* A page that cannot be read, where the pages copied ahead lie below the fault. */
+struct unreadable_case {
+	const char *desc;
+	unsigned int page;
+	unsigned int reads;
+};
+
+static const struct unreadable_case unreadable_cases[] = {
+	{ "the first page", ODD - 1, 1 },
+	{ "a page in the middle", ODD, 2 },
+	{ "the page next to the fault", ODD + 1, 3 },
+	{ "the faulting page, the last one", BELOW_FAULT, 4 },
+};
+
+KUNIT_ARRAY_PARAM_DESC(unreadable, unreadable_cases, desc);
+
+static void unreadable_below(struct kunit *test)
+{
+	const struct unreadable_case *c = test->param_value;
+	bool self = c->page == BELOW_FAULT;
+	struct fixture *f = test->priv;
+
+	share_for_window(test, BELOW_DEMAND);
+	f->unreadable = c->page;
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
+	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
+	if (self)
+		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, BELOW_FAULT, WRITE_FLAGS),
+				VM_FAULT_HWPOISON);
+	else
+		cowt_write_fault(test, BELOW_FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	cowt_expect_copies(test, 4, 0);
+	cowt_expect_region(test, self ? 0 : BIT_ULL(BELOW_FAULT));
+	cowt_expect_counts(test, 0, COW_SKIP_SPECIAL, 3);
+}
+
 static void notifier_range_below(struct kunit *test)
 {
 	share_for_window(test, BELOW_DEMAND);
@@ -670,6 +708,28 @@ static void reuse_share(struct kunit *test)
 	cowt_note(test);
 }
 
+/* As a fault does, for NUMA balancing: who used the page last may have been the child. */
+static void reuse_forgets_last_cpu(struct kunit *test)
+{
+#ifdef CONFIG_NUMA_BALANCING
+	int mode = sysctl_numa_balancing_mode;
+	struct fixture *f = test->priv;
+	struct folio *folio;
+
+	reuse_share(test);
+	folio = page_folio(f->parent.pages[ODD].page);
+	folio_xchg_last_cpupid(folio, 1);
+	sysctl_numa_balancing_mode = NUMA_BALANCING_NORMAL;
+	cowt_write_fault(test, FAULT);
+	sysctl_numa_balancing_mode = mode;
+	KUNIT_EXPECT_EQ(test, folio_last_cpupid(folio), (1 << LAST_CPUPID_SHIFT) - 1);
+	cowt_expect_clean(test, REUSE_WINDOW, true);
+	cowt_expect_region_reused(test, 0, REUSE_WINDOW | BIT_ULL(FAULT));
+#else
+	kunit_skip(test, "no NUMA balancing in this configuration");
+#endif
+}
+
 static void reuse_vma_refuses(struct kunit *test)
 {
 	const struct refused_case *c = test->param_value;
@@ -780,6 +840,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(adaptive_vma_edge, edge_gen_params),
 	KUNIT_CASE_PARAM(race_below, race_gen_params),
 	KUNIT_CASE_PARAM(race_around, race_gen_params),
+	KUNIT_CASE_PARAM(unreadable_below, unreadable_gen_params),
 	KUNIT_CASE(notifier_range_below),
 	KUNIT_CASE(notifier_range_below_is_no_wider),
 	KUNIT_CASE(notifier_range_around),
@@ -789,6 +850,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(reuse_ahead, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_in_window, odd_gen_params),
+	KUNIT_CASE(reuse_forgets_last_cpu),
 	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
 	KUNIT_CASE(reuse_vma_read_only),
 	KUNIT_CASE(reuse_fixed_window),

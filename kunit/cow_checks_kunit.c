@@ -356,6 +356,11 @@ static const struct vma_case vma_cases[] = {
 		.set = VM_HUGETLB,
 		.needs = true,
 		.want = COW_SKIP_SPECIAL,
+	}, {
+		.desc = "shadow stack",
+		.set = VM_SHADOW_STACK,
+		.needs = VM_SHADOW_STACK != VM_NONE,
+		.want = COW_SKIP_SPECIAL,
 	},
 };
 

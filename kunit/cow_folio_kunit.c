@@ -674,6 +674,45 @@ static void folio_lost_race_is_freed(struct kunit *test)
 	expect_lost_race(test, FAULT, FOLIO & ~BIT_ULL(FAULT), BIT_ULL(ODD));
 }
 
+/* A page that cannot be read: the folio is freed, and nothing is read twice. */
+struct unreadable_case {
+	const char *desc;
+	unsigned int page;
+	unsigned int reads;
+};
+
+static const struct unreadable_case unreadable_cases[] = {
+	{ "the faulting page, the first one", FAULT, 1 },
+	{ "a page in the middle", ODD, ODD - FAULT + 1 },
+	{ "the last page", FAULT + FOLIO_PAGES - 1, FOLIO_PAGES },
+};
+
+KUNIT_ARRAY_PARAM_DESC(unreadable, unreadable_cases, desc);
+
+static void folio_unreadable_page(struct kunit *test)
+{
+	const struct unreadable_case *c = test->param_value;
+	bool self = c->page == FAULT;
+	struct fixture *f = test->priv;
+
+	share_for_folio(test);
+	f->unreadable = c->page;
+	kunit_activate_static_stub(test, cow_folio_try_alloc, folio_stub);
+	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
+	if (self)
+		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, FAULT, WRITE_FLAGS),
+				VM_FAULT_HWPOISON);
+	else
+		cowt_write_fault(test, FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	KUNIT_ASSERT_NOT_NULL(test, f->folio);
+	KUNIT_EXPECT_FALSE(test, folio_mapped(f->folio));
+	KUNIT_EXPECT_EQ(test, folio_ref_count(f->folio), 1);
+	folio_put(f->folio);
+	cowt_expect_region(test, self ? 0 : BIT_ULL(FAULT));
+	cowt_expect_counts(test, 0, COW_SKIP_SPECIAL, FOLIO_PAGES - 1);
+}
+
 /* With a memory policy, each page may belong on another node. */
 static void folio_memory_policy(struct kunit *test)
 {
@@ -967,6 +1006,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_race_with_child),
 	KUNIT_CASE(folio_no_block_left),
 	KUNIT_CASE(folio_lost_race_is_freed),
+	KUNIT_CASE_PARAM(folio_unreadable_page, unreadable_gen_params),
 	KUNIT_CASE_PARAM(folio_memory_policy, policy_gen_params),
 	KUNIT_CASE(folio_memcg_is_full),
 	KUNIT_CASE(folio_notifier_range),

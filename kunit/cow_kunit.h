@@ -131,6 +131,7 @@ struct thp_settings {
  * @nr_copies: number of @copies
  * @nr_charges: number of attempts to charge copies
  * @nr_reads: number of attempts to read a page
+ * @unreadable: the page that cowt_read_stub() cannot read
  * @nr_bulk: number of pages that the stub for bulk allocation returns
  * @folio: large folio that the fault allocated; the test holds a reference
  * @nr_folios: number of attempts to allocate a large folio
@@ -158,6 +159,7 @@ struct fixture {
 	unsigned int nr_copies;
 	unsigned int nr_charges;
 	unsigned int nr_reads;
+	unsigned int unreadable;
 	unsigned int nr_bulk;
 	struct folio *folio;
 	unsigned int nr_folios;
@@ -294,6 +296,8 @@ extern const struct policy_case cowt_policy_cases[NR_POLICY_CASES];
 struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr);
 unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 			       struct page **pages);
+bool cowt_read_stub(struct page *copy, struct page *old, unsigned long addr,
+		    struct vm_area_struct *vma);
 int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm);
 struct page *cowt_odd_page(struct kunit *test);
 struct folio *cowt_odd_folio(struct kunit *test);

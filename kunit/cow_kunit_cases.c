@@ -51,6 +51,20 @@ unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 	return 0;
 }
 
+/* One page cannot be read, as if a machine check had hit it. */
+bool cowt_read_stub(struct page *copy, struct page *old, unsigned long addr,
+		    struct vm_area_struct *vma)
+{
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
+
+	f->nr_reads++;
+	if (addr == cowt_page_addr(test, f->unreadable))
+		return false;
+	copy_highpage(copy, old);
+	return true;
+}
+
 int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm)
 {
 	struct fixture *f = kunit_get_current_test()->priv;

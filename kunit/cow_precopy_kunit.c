@@ -647,20 +647,6 @@ static const struct unreadable_case unreadable_cases[] = {
 
 KUNIT_ARRAY_PARAM_DESC(unreadable, unreadable_cases, desc);
 
-static bool read_stub(struct page *copy, struct page *old, unsigned long addr,
-		      struct vm_area_struct *vma)
-{
-	struct kunit *test = kunit_get_current_test();
-	const struct unreadable_case *c = test->param_value;
-	struct fixture *f = test->priv;
-
-	f->nr_reads++;
-	if (addr == cowt_page_addr(test, c->page))
-		return false;
-	copy_highpage(copy, old);
-	return true;
-}
-
 static void unreadable_page(struct kunit *test)
 {
 	const struct unreadable_case *c = test->param_value;
@@ -669,9 +655,10 @@ static void unreadable_page(struct kunit *test)
 
 	cowt_set_window(3);
 	cowt_share_pages(test, ALL_PAGES);
+	f->unreadable = c->page;
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
-	kunit_activate_static_stub(test, cow_precopy_read, read_stub);
+	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
 	if (self)
 		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, FAULT, WRITE_FLAGS),
 				VM_FAULT_HWPOISON);
