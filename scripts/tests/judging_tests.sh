@@ -190,7 +190,12 @@ test_judging_series()
 	want_output '^FAIL form-applies .*mm/memory.c: hunk 1' && want_output '^SKIP form-message .*does not apply' &&
 	want_output '^0 passed, 1 failed' || return
 	echo nothing > "$mbox"
-	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'holds no patch'
+	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'holds no patch' || return
+	# as b4 am -o - pipes it
+	box gate --base 6.12 --series - && want_status 2 && want_output 'standard input is empty' || return
+	cat "$SCRATCH"/split/000[12]* > "$mbox"
+	INPUT=$mbox box gate --base 6.12 --no-verdict --series - --only form-applies && want_status 0 &&
+	want_output '^judging stdin.mbox: 2 patches on 6.12$'
 }
 
 # A range of the user's tree, of which not one file is written.

@@ -128,7 +128,7 @@ box()
 	OUT=$SCRATCH/output
 	STATUS=0
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" CI='' \
-		"$BOX/run_tests.sh" "$@" > "$OUT" 2>&1 < /dev/null || STATUS=$?
+		"$BOX/run_tests.sh" "$@" > "$OUT" 2>&1 < "${INPUT:-/dev/null}" || STATUS=$?
 }
 
 # here COMMAND...: this harness
