@@ -37,27 +37,19 @@ static void __attribute__((constructor(101))) executed(void)
 		return;
 	if (sscanf(fds, "%d,%d", &self.in, &self.out) != 2)
 		_exit(1);
-	_exit(!cow_child_send(&self, 1) &&
-	      cow_child_recv(&self) == -EPIPE ? 0 : 1);
+	_exit(cow_child_stay(&self));
 }
 
 /*
  * Children: say 1 when they have done their part, then wait for the end.
  */
 
-static int until_end(struct cow_child *self)
-{
-	if (cow_child_send(self, 1))
-		return 1;
-	return cow_child_recv(self) == -EPIPE ? 0 : 1;
-}
-
 /* Keeps the memory until it exits, and checks that nothing in it has changed. */
 static int keeps(struct cow_child *self, void *arg)
 {
 	struct region *r = arg;
 
-	if (until_end(self))
+	if (cow_child_stay(self))
 		return 1;
 	return cow_check(r->p, NR * ps, TAG) == -1 ? 0 : 2;
 }
@@ -68,7 +60,7 @@ static int unmaps(struct cow_child *self, void *arg)
 
 	if (munmap(r->p, NR * ps))
 		return 2;
-	return until_end(self);
+	return cow_child_stay(self);
 }
 
 /* Unmaps the even pages and keeps the others. */
@@ -80,7 +72,7 @@ static int unmaps_even(struct cow_child *self, void *arg)
 	for (i = 0; i < NR; i += 2)
 		if (munmap(r->p + i * ps, ps))
 			return 2;
-	if (until_end(self))
+	if (cow_child_stay(self))
 		return 1;
 	for (i = 1; i < NR; i += 2)
 		if (cow_check(r->p + i * ps, ps, TAG) != -1)
@@ -94,7 +86,7 @@ static int drops(struct cow_child *self, void *arg)
 
 	if (madvise(r->p, NR * ps, MADV_DONTNEED))
 		return 2;
-	return until_end(self);
+	return cow_child_stay(self);
 }
 
 static int writes_all(struct cow_child *self, void *arg)
@@ -102,7 +94,7 @@ static int writes_all(struct cow_child *self, void *arg)
 	struct region *r = arg;
 
 	cow_fill(r->p, NR * ps, TAG + 1);
-	if (until_end(self))
+	if (cow_child_stay(self))
 		return 1;
 	return cow_check(r->p, NR * ps, TAG + 1) == -1 ? 0 : 2;
 }
@@ -129,7 +121,7 @@ static int hands_on(struct cow_child *self, void *arg)
 	if (cow_child_fork(&c, keeps, r) || cow_child_recv(&c) != 1 ||
 	    cow_child_settle(&c) || munmap(r->p, NR * ps))
 		return 3;
-	ret = until_end(self);
+	ret = cow_child_stay(self);
 	return cow_child_end(&c) ?: ret;
 }
 

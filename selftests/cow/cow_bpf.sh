@@ -9,7 +9,7 @@
 DIR=$(dirname "$(readlink -f "$0")")
 . "$DIR/trace_helpers.sh"
 
-TESTS="count lat stacks map other_process one_process copy bad_argument"
+TESTS="count lat stacks map other_process one_process copy bad_argument bad_range"
 
 # script NAME: beside the tests, where it was made or installed
 script()
@@ -179,6 +179,25 @@ test_bad_argument()
 	for name in cowcopy cowcount cowlat cowmap cowstacks; do
 		! bpftrace "$(script $name)" everything > "$TMP/out" 2>&1 ||
 			complain "$name.bt: accepted 'everything' as a PID" || return
+	done
+}
+
+# FROM without TO, or behind it: says so, and ends by itself
+test_bad_range()
+{
+	names="cowcount cowlat cowmap cowstacks"
+	[ ! -d /sys/kernel/tracing/events/cow ] || names="$names cowcopy"
+	for name in $names; do
+		for range in $FROM "$TO $FROM"; do
+			# shellcheck disable=SC2086 # one or two words
+			timeout 300 bpftrace "$(script $name)" 0 $range > "$TMP/out" 2>&1 ||
+				complain "$name.bt 0 $range: status $?" || return
+			grep -q '^Nothing is traced: FROM needs a TO above it' "$TMP/out" &&
+				! grep -q '^Tracing ' "$TMP/out" && continue
+			sed 's/^/# /' "$TMP/out"
+			complain "$name.bt accepted the range '$range'"
+			return
+		done
 	done
 }
 

@@ -9,6 +9,7 @@
 #endif
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,11 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <sys/klog.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +32,10 @@
 #endif
 
 #include "cow_helpers.h"
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY	1
+#endif
 
 #define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
 
@@ -424,6 +431,32 @@ void cow_unmap(void *addr, size_t len)
 	munmap((char *)addr - ps, len + 2 * ps);
 }
 
+const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag)
+{
+	size_t pmd = cow_pmd_size();
+	char path[128], *p;
+
+	if (access(THP_DIR "enabled", F_OK))
+		return "kernel without transparent huge pages";
+	/* Where they may not be changed, they may be right all the same. */
+	cow_tweak(undo, THP_DIR "enabled", "madvise");
+	snprintf(path, sizeof(path), THP_DIR "hugepages-%zukB/enabled", pmd / 1024);
+	cow_tweak(undo, path, "inherit");
+	p = cow_map(len, pmd);
+	if (!p)
+		return "no memory";
+	madvise(p, len, MADV_HUGEPAGE);
+	cow_fill(p, len, tag);
+	/* Huge pages stay huge, and khugepaged makes none of what is split. */
+	madvise(p, len, MADV_NOHUGEPAGE);
+	if (cow_smaps_kb(p, "AnonHugePages") * 1024 != (long)len) {
+		cow_unmap(p, len);
+		return "got no huge pages";
+	}
+	*area = p;
+	return NULL;
+}
+
 static __u64 cow_mix(__u64 z)
 {
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -650,6 +683,51 @@ long long cow_file_key(const char *path, const char *key)
 	}
 	fclose(f);
 	return val;
+}
+
+const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | features,
+	};
+	struct uffdio_register reg = {
+		.range = { .start = (uintptr_t)addr, .len = len },
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+
+	/* Faults of the kernel are for root only, and not needed here. */
+	*fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+	if (*fd < 0)
+		return errno == EPERM ? "userfaultfd is not permitted" :
+					"kernel without userfaultfd";
+	if (ioctl(*fd, UFFDIO_API, &api))
+		return errno == EPERM ? "following a fork needs root" :
+		       "no write protection by userfaultfd on this architecture";
+	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
+		return "cannot register for write protection by userfaultfd";
+	return NULL;
+}
+
+int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect)
+{
+	struct uffdio_writeprotect wp = {
+		.range = { .start = (uintptr_t)addr, .len = len },
+		.mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+	};
+
+	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp) ? -errno : 0;
+}
+
+int cow_unshare(const void *addr)
+{
+	char byte;
+	struct iovec local = { .iov_base = &byte, .iov_len = 1 };
+	struct iovec remote = { .iov_base = (void *)addr, .iov_len = 1 };
+
+	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
+		return -errno;
+	return 0;
 }
 
 struct step {
@@ -1007,12 +1085,17 @@ int cow_child_settle(struct cow_child *c)
 	}
 }
 
-static int cow_idle(struct cow_child *self, void *arg)
+int cow_child_stay(struct cow_child *self)
 {
-	(void)arg;
 	if (cow_child_send(self, 1))
 		return 1;
 	return cow_child_recv(self) == -EPIPE ? 0 : 1;
+}
+
+static int cow_idle(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	return cow_child_stay(self);
 }
 
 #define STACK_BELOW	(16 << 10)

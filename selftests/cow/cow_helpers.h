@@ -222,6 +222,11 @@ extern bool cow_map_hugepage;
 void *cow_map(size_t len, size_t align);
 /* Unmaps what cow_map() returned, with its guards. */
 void cow_unmap(void *addr, size_t len);
+/*
+ * As cow_map() and cow_fill(), but PMDs map it: len bytes of huge pages, which khugepaged
+ * leaves alone. NULL, and the address in *area; or the reason why there are none
+ */
+const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag);
 
 /* Every 8-byte word of the page depends on tag and on its own address. */
 void cow_fill(void *addr, size_t len, __u64 tag);
@@ -244,6 +249,9 @@ static inline char cow_peek(const void *addr)
 {
 	return __atomic_load_n((const char *)addr, __ATOMIC_RELAXED);
 }
+
+/* Pin a page for a moment, for reading. One that is shared is copied for it. */
+int cow_unshare(const void *addr);
 
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
@@ -290,6 +298,17 @@ long cow_smaps_kb(const void *addr, const char *key);
 long cow_status_kb(const char *key);
 /* The value of a line of /proc/vmstat or of a cgroup's *.events, or -1 */
 long long cow_file_key(const char *path, const char *key);
+
+/*
+ * userfaultfd
+ */
+
+/*
+ * Register memory for write protection; features are UFFD_FEATURE_*. NULL, and the file
+ * in *fd, for cow_uffd_protect(); or the reason why that is not possible
+ */
+const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features);
+int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
 
 /*
  * Memory cgroups
@@ -434,6 +453,8 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
  */
 int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
+/* In the child: send 1 and await the end. Returns the exit status. */
+int cow_child_stay(struct cow_child *self);
 /* Has the process ended, whether or not it has been waited for? */
 bool cow_task_ended(pid_t pid);
 /* Wait until the child sleeps (it does not write to memory any more). */

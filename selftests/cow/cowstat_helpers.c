@@ -271,6 +271,8 @@ void fake_two_processes(struct cow_stats *a, struct cow_stats *b)
 
 struct run run;
 
+const char *tested_tool = "cowstat";
+
 char *own_path(void)
 {
 	static char path[PATH_MAX];
@@ -288,7 +290,7 @@ static int tool_fd(void)
 {
 	char *path = own_path();
 
-	strcpy(strrchr(path, '/') + 1, "cowstat");
+	strcpy(strrchr(path, '/') + 1, tested_tool);
 	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -374,7 +376,7 @@ static void collect(const char **argv, const char *first, va_list ap)
 {
 	int i = 0;
 
-	argv[i++] = "cowstat";
+	argv[i++] = tested_tool;
 	for (; first && i < MAX_ARGS - 1; first = va_arg(ap, const char *))
 		argv[i++] = first;
 	argv[i] = NULL;

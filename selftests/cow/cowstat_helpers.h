@@ -79,6 +79,8 @@ typedef bool (*prepare_fn)(void);
 
 enum { TO_FILE, TO_PIPE };
 
+/* The tool beside the test that the functions below run: cowstat, unless a test sets it */
+extern const char *tested_tool;
 /* NULL, or the reason to skip: the kernel lacks the series */
 const char *no_kernel(void);
 /* The path of the test program */

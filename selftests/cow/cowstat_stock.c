@@ -12,12 +12,14 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -31,6 +33,8 @@
 #define PAGES		64
 #define ROUNDS		3
 #define SLACK		32
+#define NAME		"cow_watched"
+#define NO_HUGE_PAGES	77	/* exit status of the watched process */
 #define TRACEFS		"/sys/kernel/tracing"
 
 /* What a page is before it is written to */
@@ -40,9 +44,12 @@ enum kind {
 	THREADS,	/* SHARED, and two threads write to it */
 	ZERO,		/* the zero page */
 	PRIVATE_FILE,	/* of a file; each page is a mapping of its own */
+	RETRIED,	/* PRIVATE_FILE, and a thread holds mmap_lock most of the time */
 	SHARED_FILE,
 	UFFD,		/* SHARED, and write-protected by userfaultfd */
 	GUP,		/* SHARED, and pinned for reading instead of written to */
+	HUGE_SHARED,	/* SHARED, and a part of a huge page */
+	HUGE_REUSED,	/* REUSED, and a part of a huge page */
 };
 
 FIXTURE(stock)
@@ -60,11 +67,20 @@ FIXTURE_VARIANT_ADD(stock, shared) { .kind = SHARED, .faults = PAGES };
 FIXTURE_VARIANT_ADD(stock, reused) { .kind = REUSED, .reused = PAGES };
 FIXTURE_VARIANT_ADD(stock, threads) { .kind = THREADS, .faults = PAGES };
 FIXTURE_VARIANT_ADD(stock, zero_page) { .kind = ZERO };
-/* Without an anon_vma yet, do_wp_page() is entered twice. */
 FIXTURE_VARIANT_ADD(stock, private_file) { .kind = PRIVATE_FILE, .faults = PAGES };
+/*
+ * The first copy in a mapping makes its anon_vma. With the VMA lock that takes
+ * mmap_lock, too: where another thread holds it (on older kernels always), do_wp_page()
+ * returns VM_FAULT_RETRY, and is entered a second time.
+ */
+FIXTURE_VARIANT_ADD(stock, retried) { .kind = RETRIED, .faults = PAGES };
 FIXTURE_VARIANT_ADD(stock, shared_file) { .kind = SHARED_FILE };
 FIXTURE_VARIANT_ADD(stock, uffd_wp) { .kind = UFFD, .faults = PAGES };
 FIXTURE_VARIANT_ADD(stock, gup) { .kind = GUP, .unshared = PAGES };
+/* The first write splits the mapping, and then copies its page as the others do. */
+FIXTURE_VARIANT_ADD(stock, huge_shared) { .kind = HUGE_SHARED, .faults = PAGES };
+/* The first write makes all of it writable: do_wp_page() is not entered. */
+FIXTURE_VARIANT_ADD(stock, huge_reused) { .kind = HUGE_REUSED };
 
 /* NULL, or the reason to skip */
 static const char *no_events(void)
@@ -142,15 +158,49 @@ static char *map_shared_file(void)
 	return area;
 }
 
+static bool is_private_file(enum kind kind)
+{
+	return kind == PRIVATE_FILE || kind == RETRIED;
+}
+
+static bool is_huge(enum kind kind)
+{
+	return kind == HUGE_SHARED || kind == HUGE_REUSED;
+}
+
+static bool is_reused(enum kind kind)
+{
+	return kind == REUSED || kind == HUGE_REUSED;
+}
+
+/* NULL if the kernel gives none */
+static char *map_huge_page(void)
+{
+	size_t len = cow_pmd_size();
+	char *area;
+
+	cow_map_hugepage = true;
+	area = cow_map(len, len);
+	cow_map_hugepage = false;
+	if (!area)
+		return NULL;
+	cow_fill(area, len, 1);
+	/* khugepaged makes none of what is split. */
+	madvise(area, len, MADV_NOHUGEPAGE);
+	return cow_smaps_kb(area, "AnonHugePages") * 1024 == (long)len ? area : NULL;
+}
+
 static char *map_area(enum kind kind)
 {
 	char *area;
 	int i;
 
-	if (kind == PRIVATE_FILE)
+	if (is_private_file(kind))
 		return map_private_file();
 	if (kind == SHARED_FILE)
 		return map_shared_file();
+	if (is_huge(kind))
+		return map_huge_page();
 	area = cow_map(PAGES * ps, PAGES * ps);
 	for (i = 0; area && kind == ZERO && i < PAGES; i++)
 		cow_peek(area + i * ps);
@@ -245,6 +295,38 @@ static void *second_writer(void *arg)
 	return NULL;
 }
 
+/* Write-locks mmap_lock again and again, for as long as a change of so many PTEs takes. */
+#define CHANGED_PAGES	1024
+
+static void *change_protection(void *arg)
+{
+	size_t len = CHANGED_PAGES * ps;
+	cpu_set_t *cpus = arg;
+	char *area = cow_map(len, 0);
+
+	/* Not on the CPU of the thread that writes, if there is another one */
+	if (!area || sched_setaffinity(0, sizeof(*cpus), cpus))
+		_exit(9);
+	cow_fill(area, len, 1);
+	pthread_barrier_wait(&barrier);
+	while (!mprotect(area, len, PROT_READ) &&
+	       !mprotect(area, len, PROT_READ | PROT_WRITE))
+		;
+	_exit(9);
+}
+
+/* 0 once it does so */
+static int begin_changing(cpu_set_t *cpus)
+{
+	pthread_t thread;
+
+	if (pthread_barrier_init(&barrier, NULL, 2) ||
+	    pthread_create(&thread, NULL, change_protection, cpus))
+		return 1;
+	pthread_barrier_wait(&barrier);
+	return 0;
+}
+
 static int act(enum kind kind, char *area)
 {
 	if (kind == GUP)
@@ -253,7 +335,7 @@ static int act(enum kind kind, char *area)
 		second_area = area;
 		pthread_barrier_wait(&barrier);
 	}
-	touch_all(area, kind == PRIVATE_FILE ? 2 * ps : ps);
+	touch_all(area, is_private_file(kind) ? 2 * ps : ps);
 	if (kind == THREADS)
 		pthread_barrier_wait(&barrier);
 	return 0;
@@ -266,27 +348,31 @@ static int watched(struct cow_child *self, void *arg)
 	struct cow_child idle;
 	char *areas[ROUNDS];
 	pthread_t thread;
+	cpu_set_t cpus;
 	int r;
 
 	ps = cow_page_size();
 	/* A page in another CPU's batch for the LRU would be copied, not reused. */
-	if (cow_pin_cpu())
+	if (prctl(PR_SET_NAME, NAME) || sched_getaffinity(0, sizeof(cpus), &cpus) ||
+	    cow_pin_cpu())
 		return 1;
 	for (r = 0; r < ROUNDS; r++) {
 		areas[r] = map_area(kind);
 		if (!areas[r])
-			return 1;
+			return is_huge(kind) ? NO_HUGE_PAGES : 1;
 	}
 	/* It would share the page cache's pages, nothing else. */
-	if (kind != PRIVATE_FILE && cow_child_idle(&idle))
+	if (!is_private_file(kind) && cow_child_idle(&idle))
 		return 2;
-	if (kind == REUSED && cow_child_end(&idle))
+	if (is_reused(kind) && cow_child_end(&idle))
 		return 3;
 	if (kind == UFFD && protect_areas(areas))
 		return 4;
 	if (kind == THREADS &&
 	    (pthread_barrier_init(&barrier, NULL, 2) ||
 	     pthread_create(&thread, NULL, second_writer, NULL)))
+		return 5;
+	if (kind == RETRIED && begin_changing(&cpus))
 		return 5;
 	for (r = 0; r < ROUNDS; r++) {
 		if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
@@ -298,7 +384,7 @@ static int watched(struct cow_child *self, void *arg)
 		return 8;
 	/* Until it is told to end */
 	cow_child_recv(self);
-	return kind == PRIVATE_FILE || kind == REUSED ? 0 : cow_child_end(&idle);
+	return is_private_file(kind) || is_reused(kind) ? 0 : cow_child_end(&idle);
 }
 
 /*
@@ -309,66 +395,130 @@ struct seen {
 	unsigned long long faults, reused, unshared, ns;
 };
 
+/* Which processes cowstat shows; the watched one is among them. */
+enum shown { ITSELF, ITS_NAME, ALL };
+
+static void start_cowstat(enum shown shown, pid_t pid)
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", pid);
+	if (shown == ITSELF)
+		start("-j", "-p", number, "0.1", NULL);
+	else if (shown == ITS_NAME)
+		start("-j", "-C", NAME, "0.1", NULL);
+	else
+		start("-j", "-a", "0.1", NULL);
+}
+
+/* Has a line in each sample, also of -a: fork() makes it copy or reuse its stack. */
+static int always_busy(struct cow_child *self, void *arg)
+{
+	pid_t pid;
+
+	(void)self;
+	(void)arg;
+	for (;;) {
+		pid = fork();
+		if (!pid)
+			_exit(0);
+		if (pid < 0 || waitpid(pid, NULL, 0) != pid)
+			return 1;
+		usleep(20000);
+	}
+}
+
 static double now(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	clock_gettime(CLOCK_REALTIME, &ts);
 	return ts.tv_sec + ts.tv_nsec / 1e9;
 }
 
-/* What cowstat has printed of the last round. 0 or a negative errno */
-static int watch(enum kind kind, struct seen *seen)
+/*
+ * Add up the lines of a process. A sample may have begun before now; the next one has
+ * not, and all of it has been read when that after it begins. ticker is a process that
+ * each sample has.
+ */
+static int sum_up(struct seen *seen, pid_t pid, pid_t ticker)
 {
-	double begin, length, last_sample = 0;
-	struct cow_child child;
-	char pid[16];
+	double begin = now();
+	int samples = 0;
+
+	while (samples < 3) {
+		if (!json_parse(next_line()))
+			return -EPROTO;
+		if ((pid_t)json_ull("pid") == ticker && json_double("time") > begin)
+			samples++;
+		/* Of the first sample they are not known. */
+		if ((pid_t)json_ull("pid") != pid || json_null("faults"))
+			continue;
+		seen->faults += json_ull("faults");
+		seen->reused += json_ull("reused");
+		seen->unshared += json_ull("unshared");
+		seen->ns += json_ull("fault_total_ns");
+	}
+	return 0;
+}
+
+/* What cowstat has printed of the last round: 0, NO_HUGE_PAGES, or a negative errno */
+static int watch(enum kind kind, enum shown shown, struct seen *seen)
+{
+	struct cow_child child, busy;
 	int r, ret;
 
 	memset(seen, 0, sizeof(*seen));
 	ret = cow_child_fork(&child, watched, &kind);
 	if (ret)
 		return ret;
-	for (r = 0; r < ROUNDS - 1; r++)
-		if (cow_child_recv(&child) != 1 || cow_child_send(&child, 1))
+	for (r = 0; r < ROUNDS; r++) {
+		if (cow_child_recv(&child) != 1)
+			return cow_child_end(&child) == NO_HUGE_PAGES ?
+			       NO_HUGE_PAGES : -EPIPE;
+		if (r < ROUNDS - 1 && cow_child_send(&child, 1))
 			return -EPIPE;
-	if (cow_child_recv(&child) != 1)
-		return -EPIPE;
-	snprintf(pid, sizeof(pid), "%d", child.pid);
-	begin = now();
-	start("-j", "-p", pid, "0.1", NULL);
+	}
+	ret = cow_child_fork(&busy, always_busy, NULL);
+	if (ret)
+		return ret;
+	start_cowstat(shown, child.pid);
 	/* The events are there once a line is. */
 	if (!json_parse(next_line()) || !json_null("faults") ||
 	    cow_child_send(&child, 1) || cow_child_recv(&child) != 1)
 		return -EPROTO;
-	for (length = now() - begin; last_sample < length; ) {
-		if (!json_parse(next_line()) || json_null("faults"))
-			return -EPROTO;
-		last_sample += json_double("seconds");
-		seen->faults += json_ull("faults");
-		seen->reused += json_ull("reused");
-		seen->unshared += json_ull("unshared");
-		seen->ns += json_ull("fault_total_ns");
-	}
+	ret = sum_up(seen, child.pid, shown == ALL ? busy.pid : child.pid);
+	if (ret)
+		return ret;
 	finish(SIGTERM);
 	if (run.status)
 		return -EPROTO;
+	kill(busy.pid, SIGKILL);
+	cow_child_wait(&busy);
 	return cow_child_end(&child);
 }
 
 TEST_F_TIMEOUT(stock, exact, TEST_TIMEOUT)
 {
-	struct seen seen = {};
+	static const char * const options[] = { "-p", "-C", "-a" };
+	struct seen seen;
+	enum shown shown;
+	int ret;
 
-	ASSERT_EQ(watch(variant->kind, &seen), 0)
-		TH_LOG("%s", run.errors);
-	EXPECT_EQ(seen.faults, variant->faults);
-	EXPECT_EQ(seen.reused, variant->reused);
-	EXPECT_EQ(seen.unshared, variant->unshared);
-	if (seen.faults + seen.reused) {
-		EXPECT_GT(seen.ns, 0ULL);
-	} else if (variant->kind != ZERO) {
-		EXPECT_EQ(seen.ns, 0ULL);
+	for (shown = ITSELF; shown <= ALL; shown++) {
+		ret = watch(variant->kind, shown, &seen);
+		if (ret == NO_HUGE_PAGES)
+			SKIP(return, "got no huge pages");
+		ASSERT_EQ(ret, 0)
+			TH_LOG("%s: %s", options[shown], run.errors);
+		EXPECT_EQ(seen.faults, variant->faults)
+			TH_LOG("copied, by cowstat %s", options[shown]);
+		EXPECT_EQ(seen.reused, variant->reused)
+			TH_LOG("reused, by cowstat %s", options[shown]);
+		EXPECT_EQ(seen.unshared, variant->unshared)
+			TH_LOG("unshared, by cowstat %s", options[shown]);
+		if (variant->kind != ZERO)
+			EXPECT_EQ(seen.ns > 0, seen.faults + seen.reused > 0);
 	}
 }
 
@@ -417,6 +567,14 @@ static int leftovers(void)
 			nr += count_of(text, "cowstat_");
 	}
 	return nr;
+}
+
+/* What cannot be had, once */
+TEST_F_TIMEOUT(tracefs, says_what_is_missing, TEST_TIMEOUT)
+{
+	ASSERT_EQ(cowstat("-j", "0.05", "3", NULL), 0);
+	EXPECT_STREQ(run.errors,
+		     "cowstat: kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles, nor faults on huge pages that a PMD maps\n");
 }
 
 TEST_F_TIMEOUT(tracefs, nothing_remains, TEST_TIMEOUT)

@@ -826,25 +826,6 @@ TEST_F_TIMEOUT(process_counts, kernel_write, TEST_TIMEOUT)
 	close(fd);
 }
 
-/* Memory of one huge page, or NULL if the kernel gives none */
-static char *huge_page(struct cow_undo *undo)
-{
-	size_t len = cow_pmd_size();
-	char *p = cow_map(len, len);
-
-	if (!p)
-		return NULL;
-	if (!madvise(p, len, MADV_HUGEPAGE) &&
-	    cow_tweak(undo, "/sys/kernel/mm/transparent_hugepage/enabled",
-		      "madvise")) {
-		cow_fill(p, len, 1);
-		if (cow_smaps_kb(p, "AnonHugePages") * 1024 == (long)len)
-			return p;
-	}
-	cow_unmap(p, len);
-	return NULL;
-}
-
 /* What one write to p adds to this process' counts */
 static int count_one_write(char *p, struct cow_stats *delta)
 {
@@ -872,14 +853,15 @@ TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 	struct cow_stats delta;
 	struct cow_child child;
 	char *split, *reused;
+	const char *reason;
 
 	if (variant->ahead)
 		SKIP(return, "pages are counted without windows");
-	split = huge_page(&undo);
-	reused = huge_page(&undo);
-	if (!split || !reused) {
+	reason = cow_map_huge(&undo, &split, cow_pmd_size(), 1) ?:
+		 cow_map_huge(&undo, &reused, cow_pmd_size(), 1);
+	if (reason) {
 		cow_undo(&undo);
-		SKIP(return, "got no huge pages");
+		SKIP(return, "%s", reason);
 	}
 	ASSERT_EQ(cow_child_idle(&child), 0);
 	ASSERT_EQ(count_one_write(split, &delta), 0);

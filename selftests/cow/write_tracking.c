@@ -13,16 +13,10 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
-
-#ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY	1
-#endif
 
 #define NR		64	/* pages */
 #define TAG		23
@@ -156,22 +150,14 @@ static int share(struct cow_child *c, cow_child_fn fn, void *arg)
 	return cow_child_recv(c) == 1 ? 0 : -EPIPE;
 }
 
-/*
- * Pin each page for a moment, for reading. A page that is shared is copied for it.
- */
+/* Each page that is shared is copied for it. */
 static int unshare_by_reading(char *p)
 {
-	char byte[NR];
-	struct iovec local = { .iov_base = byte, .iov_len = 1 };
-	struct iovec remote = { .iov_len = 1 };
-	int i;
+	int i, ret = 0;
 
-	for (i = 0; i < NR; i++) {
-		remote.iov_base = p + i * ps;
-		if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
-			return -errno;
-	}
-	return 0;
+	for (i = 0; i < NR && !ret; i++)
+		ret = cow_unshare(p + i * ps);
+	return ret;
 }
 
 /*
@@ -520,16 +506,6 @@ struct monitor {
 
 static struct monitor mon;
 
-static int set_protection(int fd, void *addr, size_t len, bool protect)
-{
-	struct uffdio_writeprotect wp = {
-		.range = { .start = (unsigned long)addr, .len = len },
-		.mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
-	};
-
-	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp) ? -errno : 0;
-}
-
 static void handle_message(int who, const struct uffd_msg *msg)
 {
 	unsigned long page;
@@ -545,7 +521,7 @@ static void handle_message(int who, const struct uffd_msg *msg)
 		return;
 	}
 	mon.reported[who][page]++;
-	if (set_protection(mon.fd[who], mon.p + page * ps, ps, false))
+	if (cow_uffd_protect(mon.fd[who], mon.p + page * ps, ps, false))
 		mon.unexpected++;
 }
 
@@ -582,31 +558,16 @@ static void *monitor(void *arg)
  */
 static const char *protect_pages(char *p, page_set protect, __u64 features)
 {
-	struct uffdio_api api = {
-		.api = UFFD_API,
-		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | features,
-	};
-	struct uffdio_register reg = {
-		.range = { .start = (unsigned long)p, .len = NR * ps },
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
+	const char *reason;
 	int i;
 
 	mon = (struct monitor){ .fd = { -1, -1 }, .p = p };
-	/* Faults of the kernel are for root only, and not needed here. */
-	mon.fd[PARENT] = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK |
-				 UFFD_USER_MODE_ONLY);
-	if (mon.fd[PARENT] < 0)
-		return errno == EPERM ? "userfaultfd is not permitted" :
-					"kernel without userfaultfd";
-	if (ioctl(mon.fd[PARENT], UFFDIO_API, &api))
-		return errno == EPERM ? "following a fork needs root" :
-		       "no write protection by userfaultfd on this architecture";
-	if (ioctl(mon.fd[PARENT], UFFDIO_REGISTER, &reg))
-		return "cannot register for write protection by userfaultfd";
+	reason = cow_uffd_wp(&mon.fd[PARENT], p, NR * ps, features);
+	if (reason)
+		return reason;
 	for (i = 0; i < NR; i++)
 		if (protect(i) &&
-		    set_protection(mon.fd[PARENT], p + i * ps, ps, true))
+		    cow_uffd_protect(mon.fd[PARENT], p + i * ps, ps, true))
 			return "cannot write-protect a page by userfaultfd";
 	if (pipe2(mon.stop, O_CLOEXEC) ||
 	    pthread_create(&mon.thread, NULL, monitor, NULL))

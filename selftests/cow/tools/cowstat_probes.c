@@ -10,7 +10,8 @@
  * the three. A fault that has to be taken again, or that userfaultfd gets, or
  * that writes to a shared mapping or the zero page, is no copy; what GUP
  * unshares is told by the fault's flags. A copy that lost its race cannot be
- * told: it is only in the time.
+ * told: it is only in the time. Faults on huge pages that a PMD maps go to
+ * do_huge_pmd_wp_page(), and are not counted unless that splits the mapping.
  *
  * The kernel adds up: hist triggers carry process, flags and time from "start"
  * to the other events in variables. A variable belongs to a thread, by the top

@@ -241,7 +241,7 @@ void explain_counts(int ret, pid_t pid)
 	else if (ret == -ENOENT && pid && !access(path, F_OK))
 		missing(&said, 2, "this kernel counts for the system, not for each process: minor faults only");
 	else if (ret == -ENOENT && probing)
-		missing(&said, 16, "kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles");
+		missing(&said, 16, "kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles, nor faults on huge pages that a PMD maps");
 	else if (ret == -ENOENT && no_probes)
 		missing(&said, 4, "no copied, reused, ahead, times: kernel without CONFIG_COW_STATS, and without kprobe events: %s",
 			no_probes);

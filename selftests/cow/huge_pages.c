@@ -1,0 +1,699 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copy-on-write of transparent huge pages that are mapped by one PMD.
+ *
+ * While two processes share a huge page, a write splits the mapping of the process that
+ * writes and copies a small page; nothing else changes for either of them. Once nobody
+ * else has the huge page, a write makes all of it writable, without a copy. Soft-dirty
+ * bits, write protection by userfaultfd, pipes and pins work as with small pages, and
+ * nothing leaks. True on any kernel.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/userfaultfd.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+#include "../../../../mm/gup_test.h"
+
+#define MAX_PAGES	COW_MAX_MEASURED
+#define TAG		31
+/* Small pages of the first huge page that tests write to */
+#define FIRST		77
+#define OTHER		300
+
+/* Two huge pages; children inherit these variables. */
+static char *area;
+static int nr;			/* small pages in a huge page */
+static int pages;		/* small pages in the area */
+static size_t ps;
+
+static struct cow_child child;
+
+/* A page that was read from a pipe or through a pin */
+static char got[65536];
+
+/* What a process sees of its area */
+struct view {
+	__u64 frame[MAX_PAGES];	/* 0 if not root */
+	long huge_kb;		/* mapped by PMDs */
+	long rss_kb;		/* of the process; the kernel may round it */
+};
+
+struct seen {
+	struct view before, after;
+	unsigned long long ahead;	/* pages that its own write copied ahead */
+	int protected;			/* pages that userfaultfd protects from writes */
+	int wrong;			/* the first page with the wrong content, or -1 */
+};
+
+/* In shared memory */
+static struct seen *by_parent, *by_child;
+
+static long kb(int nr_pages)
+{
+	return nr_pages * (long)ps / 1024;
+}
+
+static int look(struct view *v)
+{
+	v->huge_kb = cow_smaps_kb(area, "AnonHugePages");
+	v->rss_kb = cow_status_kb("RssAnon");
+	return cow_pfns(area, pages, v->frame);
+}
+
+static bool intact(const char *page, bool zero, bool written)
+{
+	static const char zeros[65536];
+	size_t skip = written ? sizeof(__u64) : 0;
+
+	if (written && cow_peek(page) != 'w')
+		return false;
+	if (zero)
+		return !memcmp(page + skip, zeros, ps - skip);
+	return cow_check(page + skip, ps - skip, TAG) == -1;
+}
+
+/*
+ * The first page that is not as cow_fill() left it (or zero), apart from the first byte
+ * of the pages that were written to, from first on; or -1
+ */
+static int wrong_page(bool zero, int first, int nr_written)
+{
+	int i;
+
+	for (i = 0; i < pages; i++)
+		if (!intact(area + i * ps, zero, i >= first && i < first + nr_written))
+			return i;
+	return -1;
+}
+
+static int pages_with(__u64 bit, int first, int nr_pages)
+{
+	int i, found = 0;
+
+	for (i = first; i < first + nr_pages; i++)
+		found += !!(cow_pagemap(area + i * ps) & bit);
+	return found;
+}
+
+/* Write to the first byte of each page, and note what that changed. */
+static int write_and_look(struct seen *s, int first, int nr_written)
+{
+	static struct cow_measure m;
+
+	if (look(&s->before) || cow_measure(&m, area + first * ps, NULL, nr_written))
+		return -1;
+	s->ahead = m.d.v[COW_SUCCESS];
+	s->wrong = wrong_page(false, first, nr_written);
+	return look(&s->after);
+}
+
+/* Looks at the start and at the end. */
+static int keeps(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (look(&by_child->before) || cow_child_stay(self))
+		return 1;
+	by_child->protected = pages_with(COW_PM_UFFD_WP, 0, pages);
+	by_child->wrong = wrong_page(false, 0, 0);
+	return look(&by_child->after) ? 1 : 0;
+}
+
+static int writes_one(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (write_and_look(by_child, FIRST, 1))
+		return 1;
+	return cow_child_stay(self);
+}
+
+static void share_with(struct __test_metadata *_metadata, cow_child_fn fn, void *arg)
+{
+	ASSERT_EQ(0, cow_child_fork(&child, fn, arg));
+	ASSERT_EQ(1, cow_child_recv(&child));
+}
+
+static void expect_rss(struct __test_metadata *_metadata, const struct seen *s)
+{
+	EXPECT_LE(kb(pages) - kb(nr) / 2, s->before.rss_kb);
+	EXPECT_GE(kb(nr) / 2, labs(s->after.rss_kb - s->before.rss_kb));
+}
+
+/* The content is right, no frame has changed, and no huge page is split. */
+static void expect_kept(struct __test_metadata *_metadata, const struct seen *s)
+{
+	int i;
+
+	EXPECT_EQ(-1, s->wrong);
+	EXPECT_EQ(kb(pages), s->before.huge_kb);
+	EXPECT_EQ(kb(pages), s->after.huge_kb);
+	expect_rss(_metadata, s);
+	for (i = 0; i < pages; i++)
+		ASSERT_EQ(s->before.frame[i], s->after.frame[i])
+			TH_LOG("page %d", i);
+}
+
+/* The first huge page is split. Its page FIRST was copied, and what was copied ahead. */
+static void expect_copied(struct __test_metadata *_metadata, const struct seen *s)
+{
+	unsigned long long changed = 0;
+	int i;
+
+	EXPECT_EQ(-1, s->wrong);
+	EXPECT_EQ(kb(pages), s->before.huge_kb);
+	EXPECT_EQ(kb(nr), s->after.huge_kb);
+	expect_rss(_metadata, s);
+	/* Not root: frames read as zero. */
+	if (!cow_pfn_visible())
+		return;
+	EXPECT_NE(s->before.frame[FIRST], s->after.frame[FIRST]);
+	for (i = 0; i < pages; i++)
+		changed += s->before.frame[i] != s->after.frame[i];
+	EXPECT_EQ(1 + s->ahead, changed);
+}
+
+/* The child ends, and nothing has changed for it since the fork. */
+static void expect_child_kept(struct __test_metadata *_metadata)
+{
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(0, by_child->protected);
+	expect_kept(_metadata, by_child);
+}
+
+FIXTURE(huge_pages)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+	char cgroup[COW_CGROUP_DIR];
+};
+
+FIXTURE_VARIANT(huge_pages)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(huge_pages, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(huge_pages, ahead_15) { .ahead = 15 };
+FIXTURE_VARIANT_ADD(huge_pages, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(huge_pages)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	nr = cow_pmd_size() / ps;
+	pages = 2 * nr;
+	if (pages > MAX_PAGES)
+		SKIP(return, "a huge page is too large for this test");
+	ASSERT_EQ(0, cow_pin_cpu());
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	reason = cow_map_huge(&self->undo, &area, pages * ps, TAG);
+	if (reason) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+	by_parent = mmap(NULL, 2 * sizeof(*by_parent), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, by_parent);
+	by_child = by_parent + 1;
+}
+
+FIXTURE_TEARDOWN_PARENT(huge_pages)
+{
+	cow_cgroup_remove(self->cgroup);
+	cow_undo(&self->undo);
+	cow_restore(&self->saved);
+}
+
+/* The child has exited: writes to all pages keep the huge page. */
+TEST_F_TIMEOUT(huge_pages, reused_after_exit, TEST_TIMEOUT)
+{
+	share_with(_metadata, keeps, NULL);
+	ASSERT_EQ(0, cow_child_end(&child));
+	ASSERT_EQ(0, write_and_look(by_parent, 0, nr));
+	expect_kept(_metadata, by_parent);
+}
+
+/* The same if the child had split its mapping, and the rest was mapped page by page. */
+TEST_F_TIMEOUT(huge_pages, reused_after_child_wrote, TEST_TIMEOUT)
+{
+	share_with(_metadata, writes_one, NULL);
+	ASSERT_EQ(0, cow_child_end(&child));
+	ASSERT_EQ(0, write_and_look(by_parent, 0, nr));
+	expect_kept(_metadata, by_parent);
+}
+
+/* A write changes one frame, and nothing for the child; writes to all pages change all. */
+TEST_F_TIMEOUT(huge_pages, written_by_parent, TEST_TIMEOUT)
+{
+	int i;
+
+	share_with(_metadata, keeps, NULL);
+	ASSERT_EQ(0, write_and_look(by_parent, FIRST, 1));
+	expect_copied(_metadata, by_parent);
+
+	ASSERT_EQ(0, write_and_look(by_parent, 0, nr));
+	EXPECT_EQ(-1, by_parent->wrong);
+	EXPECT_EQ(kb(nr), by_parent->after.huge_kb);
+	expect_rss(_metadata, by_parent);
+	for (i = 0; i < pages && cow_pfn_visible(); i++)
+		ASSERT_EQ(i < nr, by_child->before.frame[i] != by_parent->after.frame[i])
+			TH_LOG("page %d", i);
+	expect_child_kept(_metadata);
+}
+
+/* The same the other way round: the parent's mapping is not split. */
+TEST_F_TIMEOUT(huge_pages, written_by_child, TEST_TIMEOUT)
+{
+	ASSERT_EQ(0, look(&by_parent->before));
+	share_with(_metadata, writes_one, NULL);
+	expect_copied(_metadata, by_child);
+	ASSERT_EQ(0, look(&by_parent->after));
+	by_parent->wrong = wrong_page(false, 0, 0);
+	expect_kept(_metadata, by_parent);
+	EXPECT_EQ(0, cow_child_end(&child));
+}
+
+/*
+ * Soft-dirty
+ *
+ * A huge page has one bit, and a split may set that of each small page (x86 does): a write
+ * may report other pages of the same huge page, but no page of another one.
+ */
+
+#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
+
+static void clear_soft_dirty(struct __test_metadata *_metadata)
+{
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	ASSERT_EQ(0, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
+}
+
+/* Is the write to page FIRST reported, and none to the other huge page? */
+static bool soft_dirty_is_right(void)
+{
+	return pages_with(COW_PM_SOFT_DIRTY, FIRST, 1) == 1 &&
+	       pages_with(COW_PM_SOFT_DIRTY, nr, nr) == 0;
+}
+
+/* A write that makes all of a huge page writable is reported. */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_of_reused, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	share_with(_metadata, keeps, NULL);
+	clear_soft_dirty(_metadata);
+	ASSERT_EQ(0, cow_child_end(&child));
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_TRUE(soft_dirty_is_right());
+
+	/* It has been exclusive since. */
+	clear_soft_dirty(_metadata);
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_TRUE(soft_dirty_is_right());
+}
+
+/* A write that splits a huge page is reported, and later writes page by page. */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_of_split, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	share_with(_metadata, keeps, NULL);
+	clear_soft_dirty(_metadata);
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_TRUE(soft_dirty_is_right());
+
+	clear_soft_dirty(_metadata);
+	cow_touch(area + OTHER * ps, 'w');
+	EXPECT_EQ(1, pages_with(COW_PM_SOFT_DIRTY, OTHER, 1));
+	EXPECT_EQ(1, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
+	expect_child_kept(_metadata);
+}
+
+static int inherits_bits(struct cow_child *self, void *arg)
+{
+	(void)self;
+	(void)arg;
+	return soft_dirty_is_right() ? 0 : 2;
+}
+
+/* What was written before a fork is reported after it, to parent and child. */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_after_fork, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	clear_soft_dirty(_metadata);
+	cow_touch(area + FIRST * ps, 'w');
+	ASSERT_EQ(0, cow_child_fork(&child, inherits_bits, NULL));
+	EXPECT_EQ(0, cow_child_wait(&child));
+	EXPECT_TRUE(soft_dirty_is_right());
+}
+
+/*
+ * Write protection by userfaultfd
+ */
+
+static sigjmp_buf before_write;
+static char *fault;
+
+static void on_sigbus(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)context;
+	fault = info->si_addr;
+	siglongjmp(before_write, 1);
+}
+
+/*
+ * Protect the first huge page. A write to it gets SIGBUS, so that no thread has to wait.
+ * A child's memory is not protected, as nobody asks to follow the fork.
+ */
+static const char *protect_first(int *fd)
+{
+	struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
+	const char *reason;
+
+	sigaction(SIGBUS, &action, NULL);
+	reason = cow_uffd_wp(fd, area, pages * ps, UFFD_FEATURE_SIGBUS);
+	if (!reason && cow_uffd_protect(*fd, area, nr * ps, true))
+		reason = "cannot write-protect a huge page by userfaultfd";
+	return reason;
+}
+
+/* Does a write to the page fail, with its address? */
+static bool write_is_reported(int page)
+{
+	if (sigsetjmp(before_write, 1))
+		return fault == area + page * ps;
+	cow_touch(area + page * ps, 'w');
+	return false;
+}
+
+/* A write is reported. When one page is written to, all others stay protected. */
+TEST_F_TIMEOUT(huge_pages, uffd_of_split, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd;
+
+	reason = protect_first(&fd);
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, keeps, NULL);
+	EXPECT_EQ(nr, pages_with(COW_PM_UFFD_WP, 0, nr));
+	EXPECT_EQ(0, pages_with(COW_PM_UFFD_WP, nr, nr));
+	EXPECT_TRUE(write_is_reported(FIRST));
+	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+
+	ASSERT_EQ(0, look(&by_parent->before));
+	ASSERT_EQ(0, cow_uffd_protect(fd, area + FIRST * ps, ps, false));
+	EXPECT_FALSE(write_is_reported(FIRST));
+	ASSERT_EQ(0, look(&by_parent->after));
+	by_parent->wrong = wrong_page(false, FIRST, 1);
+	expect_copied(_metadata, by_parent);
+	EXPECT_EQ(nr - 1, pages_with(COW_PM_UFFD_WP, 0, nr));
+	EXPECT_EQ(0, pages_with(COW_PM_UFFD_WP, FIRST, 1));
+	EXPECT_TRUE(write_is_reported(FIRST + 1));
+	EXPECT_TRUE(write_is_reported(OTHER));
+	expect_child_kept(_metadata);
+	close(fd);
+}
+
+/* A page that is copied for a pin stays protected, and so do all others. */
+TEST_F_TIMEOUT(huge_pages, uffd_of_unshared, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd, ret;
+
+	reason = protect_first(&fd);
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, keeps, NULL);
+	ASSERT_EQ(0, look(&by_parent->before));
+	ret = cow_unshare(area + FIRST * ps);
+	if (ret) {
+		cow_child_end(&child);
+		SKIP(return, "process_vm_readv: %s", strerror(-ret));
+	}
+	ASSERT_EQ(0, look(&by_parent->after));
+	by_parent->wrong = wrong_page(false, 0, 0);
+	expect_copied(_metadata, by_parent);
+	EXPECT_EQ(nr, pages_with(COW_PM_UFFD_WP, 0, nr));
+	EXPECT_TRUE(write_is_reported(FIRST));
+	EXPECT_TRUE(write_is_reported(OTHER));
+	expect_child_kept(_metadata);
+	close(fd);
+}
+
+static int splices(struct cow_child *self, void *arg)
+{
+	struct iovec iov = { .iov_base = area + FIRST * ps, .iov_len = ps };
+	int *fds = arg;
+
+	(void)self;
+	return vmsplice(fds[1], &iov, 1, 0) == (ssize_t)ps ? 0 : 1;
+}
+
+/* A pipe refers to a page of a child that has exited: no write of the parent changes it. */
+TEST_F_TIMEOUT(huge_pages, pipe_of_child, TEST_TIMEOUT)
+{
+	static char old[65536];
+	char *page = area + FIRST * ps;
+	int fds[2];
+
+	memcpy(old, page, ps);
+	ASSERT_EQ(0, pipe(fds));
+	ASSERT_EQ(0, cow_child_fork(&child, splices, fds));
+	ASSERT_EQ(0, cow_child_wait(&child));
+	cow_fill(page, ps, TAG + 1);
+	ASSERT_EQ((ssize_t)ps, read(fds[0], got, ps));
+	EXPECT_EQ(0, memcmp(old, got, ps));
+	EXPECT_EQ(-1, cow_check(page, ps, TAG + 1));
+}
+
+#define NO_GUP_TEST	"no /sys/kernel/debug/gup_test (CONFIG_GUP_TEST, debugfs, root)"
+
+static int gup_fd;
+static char *pinned;		/* a page */
+
+static bool open_gup_test(void)
+{
+	gup_fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
+	return gup_fd >= 0;
+}
+
+static int pin(__u32 flags)
+{
+	struct pin_longterm_test args = {
+		.addr = (uintptr_t)pinned, .size = ps, .flags = flags,
+	};
+
+	return ioctl(gup_fd, PIN_LONGTERM_TEST_START, &args);
+}
+
+/* Is this all that a device reads from the pinned page? */
+static bool pin_reads(char byte)
+{
+	__u64 addr = (uintptr_t)got;
+	size_t i;
+
+	if (ioctl(gup_fd, PIN_LONGTERM_TEST_READ, &addr))
+		return false;
+	for (i = 0; i < ps && got[i] == byte; i++)
+		;
+	return i == ps;
+}
+
+/* Pin a page for writing, and fork. */
+static void pin_and_fork(struct __test_metadata *_metadata, char *page, __u32 flags)
+{
+	pinned = page;
+	ASSERT_EQ(0, pin(flags | PIN_LONGTERM_TEST_FLAG_USE_WRITE));
+	share_with(_metadata, keeps, NULL);
+	memset(page, 'p', ps);
+	EXPECT_TRUE(pin_reads('p'));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, by_child->wrong);
+	memset(page, 'q', ps);
+	EXPECT_TRUE(pin_reads('q'));
+	ASSERT_EQ(0, ioctl(gup_fd, PIN_LONGTERM_TEST_STOP));
+	cow_fill(page, ps, TAG);
+}
+
+/* After a fork a pin sees what the parent writes, and the child does not. */
+TEST_F_TIMEOUT(huge_pages, pinned_by_parent, TEST_TIMEOUT)
+{
+	if (!open_gup_test())
+		SKIP(return, NO_GUP_TEST);
+	pin_and_fork(_metadata, area + FIRST * ps, 0);
+	pin_and_fork(_metadata, area + (nr + OTHER) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
+/* The same with a page of a folio of 64 kB, which PTEs map */
+TEST_F_TIMEOUT(huge_pages, pinned_mthp, TEST_TIMEOUT)
+{
+	const char *reason;
+
+	if (!open_gup_test())
+		SKIP(return, NO_GUP_TEST);
+	reason = cow_allow_folios(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	cow_map_hugepage = true;
+	pages = 2 * 65536 / ps;
+	area = cow_map(pages * ps, 65536);
+	ASSERT_NE(NULL, area);
+	cow_fill(area, pages * ps, TAG);
+	if (!(cow_page_flags(area) & cow_page_flags(area + (pages - 1) * ps) &
+	      COW_KPF_COMPOUND))
+		SKIP(return, "got no huge pages of 64 kB");
+	pin_and_fork(_metadata, area + ps, 0);
+	pin_and_fork(_metadata, area + (pages - 1) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
+static int pins_and_writes(struct cow_child *self, void *flags)
+{
+	if (pin(*(__u32 *)flags))
+		return 2;
+	memset(pinned, 'c', ps);
+	return cow_child_stay(self);
+}
+
+/* Pin a page of the child for reading, which makes it the child's own. */
+static void fork_and_pin(struct __test_metadata *_metadata, char *page, __u32 flags)
+{
+	pinned = page;
+	share_with(_metadata, pins_and_writes, &flags);
+	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+	EXPECT_TRUE(pin_reads('c'));
+	memset(page, 'p', ps);
+	EXPECT_TRUE(pin_reads('c'));
+	EXPECT_EQ(0, cow_child_end(&child));
+	memset(page, 'q', ps);
+	EXPECT_TRUE(pin_reads('c'));
+	ASSERT_EQ(0, ioctl(gup_fd, PIN_LONGTERM_TEST_STOP));
+	cow_fill(page, ps, TAG);
+}
+
+/* Such a pin sees what the child writes, and never what the parent writes. */
+TEST_F_TIMEOUT(huge_pages, pinned_by_child, TEST_TIMEOUT)
+{
+	if (!open_gup_test())
+		SKIP(return, NO_GUP_TEST);
+	fork_and_pin(_metadata, area + FIRST * ps, 0);
+	fork_and_pin(_metadata, area + (nr + OTHER) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
+/* Writes when the parent has written, and looks before, after, and at the end. */
+static int writes_to_zeros(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	if (wrong_page(true, 0, 0) != -1)
+		return 2;
+	cow_touch(area + OTHER * ps, 'w');
+	if (wrong_page(true, OTHER, 1) != -1 || cow_child_stay(self))
+		return 3;
+	return wrong_page(true, OTHER, 1) == -1 ? 0 : 4;
+}
+
+/* A write is seen by its process only, at its address only; all else stays zero. */
+TEST_F_TIMEOUT(huge_pages, zero_page, TEST_TIMEOUT)
+{
+	const __u64 *frame = by_parent->before.frame;
+
+	cow_map_hugepage = true;
+	area = cow_map(pages * ps, nr * ps);
+	ASSERT_NE(NULL, area);
+	EXPECT_EQ(0, cow_peek(area));
+	EXPECT_EQ(0, cow_peek(area + nr * ps));
+	ASSERT_EQ(0, look(&by_parent->before));
+	/* Both reads have mapped all small pages, to the same huge page. */
+	if (pages_with(COW_PM_PRESENT, 0, pages) != pages || frame[0] != frame[nr])
+		SKIP(return, "got no huge zero page");
+
+	share_with(_metadata, writes_to_zeros, NULL);
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_EQ(-1, wrong_page(true, FIRST, 1));
+	ASSERT_EQ(0, cow_child_send(&child, 2));
+	EXPECT_EQ(1, cow_child_recv(&child));
+	EXPECT_EQ(-1, wrong_page(true, FIRST, 1));
+	EXPECT_EQ(0, cow_child_end(&child));
+	cow_touch(area + (FIRST + 1) * ps, 'w');
+	EXPECT_EQ(-1, wrong_page(true, FIRST, 2));
+}
+
+#define NO_HUGE_PAGE	7	/* exit status */
+
+/* Charge batches of each CPU, and room for what the kernel needs for the cgroup itself */
+static long leak_slack(void)
+{
+	return COW_CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 2) * ps;
+}
+
+/* So many rounds that a page leaked by each split shows */
+static int share_and_write(struct cow_child *self, void *cgroup)
+{
+	long i, charged = 0, rounds = 2 * leak_slack() / ps;
+	struct cow_child c;
+	char *p;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(cgroup))
+		return 1;
+	cow_map_hugepage = true;
+	/* If huge pages leak, stop before memory runs out. */
+	for (i = 0; i < rounds && charged < 2 * leak_slack() + 8 * nr * (long)ps; i++) {
+		p = cow_map(nr * ps, nr * ps);
+		if (!p)
+			return 2;
+		cow_touch(p, 1);
+		if (cow_smaps_kb(p, "AnonHugePages") != kb(nr))
+			return NO_HUGE_PAGE;
+		if (cow_child_idle(&c))
+			return 3;
+		/* Split and copied, but every fourth is reused. */
+		if (i % 4)
+			cow_touch(p + FIRST * ps, 'w');
+		if (cow_child_end(&c))
+			return 4;
+		cow_touch(p + OTHER * ps, 'w');
+		cow_unmap(p, nr * ps);
+		if (cow_cgroup_read(cgroup, "memory.current", &charged))
+			return 5;
+	}
+	return 0;
+}
+
+/* When the last process of a cgroup has exited, at most charge batches are left. */
+TEST_F_TIMEOUT(huge_pages, nothing_leaks, TEST_TIMEOUT)
+{
+	const char *reason;
+	long left = LONG_MAX;
+	int ret, i;
+
+	reason = cow_cgroup_make(self->cgroup, "cow_huge");
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_child_fork(&child, share_and_write, self->cgroup));
+	ret = cow_child_wait(&child);
+	if (ret == NO_HUGE_PAGE)
+		SKIP(return, "got no huge pages");
+	ASSERT_EQ(0, ret);
+	/* What RCU frees is free a bit later. */
+	for (i = 0; i < 500 && left >= leak_slack(); i++) {
+		usleep(10000);
+		ASSERT_EQ(0, cow_cgroup_read(self->cgroup, "memory.current", &left));
+	}
+	EXPECT_GT(leak_slack(), left);
+}
+
+TEST_HARNESS_MAIN
