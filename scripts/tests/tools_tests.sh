@@ -52,3 +52,21 @@ test_cow_stats_py()
 	counts_in_python
 	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]]
 }
+
+# A test that skips after an EXPECT is a skip, also if that failed: the kernel's harness
+# keeps the last word only.
+test_skip_after_expect()
+{
+	local found
+	found=$("$PYTHON" - "$ROOT"/selftests/cow/*.c <<-'END'
+	import re, sys
+	for name in sys.argv[1:]:
+	    text = open(name, encoding="utf-8").read()
+	    for test in re.finditer(r"^TEST\w*\(([^\n]*)\)\n\{(.*?)^\}", text, re.M | re.S):
+	        before = test[2].rpartition("SKIP(")[0]
+	        if re.search(r"EXPECT_|\bexpect_\w+\(_metadata", before):
+	            print(f"{name.rpartition('/')[2]}: {test[1]}")
+	END
+	) || return
+	want_same "$found" ""
+}

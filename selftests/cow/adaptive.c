@@ -687,7 +687,7 @@ TEST_F_TIMEOUT(adaptive, clean_until_written, TEST_TIMEOUT)
 	order_upward(512);
 	write_pages(_metadata, 16 * (COW_ADAPTIVE_MAX + 1) + 1);
 	unused = count_unused(512);
-	EXPECT_EQ(COW_ADAPTIVE_MAX, unused);
+	ASSERT_EQ(COW_ADAPTIVE_MAX, unused);
 	if (cow_smaps_kb(area, "Private_Clean") < 0)
 		SKIP(return, "no /proc/self/smaps");
 	/* Only the PTEs are clean; the folios, by which reclaim decides, are dirty. */
@@ -715,7 +715,7 @@ TEST_F_TIMEOUT(adaptive, lazyfree_by_a_child, TEST_TIMEOUT)
 	/* A window is open at the end of the run. */
 	order_upward(512);
 	write_pages(_metadata, 16 * (COW_ADAPTIVE_MAX + 1) + 1);
-	EXPECT_EQ(run_window(), count_unused(512));
+	ASSERT_EQ(run_window(), count_unused(512));
 	ASSERT_EQ(0, cow_child_end(&child));
 	ASSERT_EQ(0, cow_child_fork(&other, frees_lazily, &len));
 	ASSERT_EQ(0, cow_child_end(&other));

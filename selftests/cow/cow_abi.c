@@ -508,10 +508,10 @@ TEST_F_TIMEOUT(cow_abi, process_permissions, TEST_TIMEOUT)
 	struct stat st;
 
 	ASSERT_EQ(stat(PROCESS_FILE, &st), 0);
-	EXPECT_TRUE(S_ISREG(st.st_mode));
-	EXPECT_EQ(st.st_mode & 07777, 0400U);
+	ASSERT_TRUE(S_ISREG(st.st_mode));
+	ASSERT_EQ(st.st_mode & 07777, 0400U);
 	ASSERT_EQ(stat(THREAD_FILE, &st), 0);
-	EXPECT_EQ(st.st_mode & 07777, 0400U);
+	ASSERT_EQ(st.st_mode & 07777, 0400U);
 	if (getuid())
 		SKIP(return, COW_NEEDS);
 	EXPECT_EQ(st.st_uid, 0U);

@@ -914,14 +914,14 @@ TEST_F_TIMEOUT(cowstat, headers, TEST_TIMEOUT)
 
 	/* What is no terminal is taken for one of 24 lines. */
 	ASSERT_EQ(cowstat("--proc", fake, "0.01", "50", NULL), 0);
-	EXPECT_EQ(lines_of(run.text), 51 + 2 * 3);
-	EXPECT_TRUE(headers_every(run.text, 21))
+	ASSERT_EQ(lines_of(run.text), 51 + 2 * 3);
+	ASSERT_TRUE(headers_every(run.text, 21))
 		TH_LOG("%s", run.text);
 	ASSERT_EQ(cowstat("-n", "--proc", fake, "0.01", "50", NULL), 0);
-	EXPECT_EQ(lines_of(run.text), 51 + 2);
-	EXPECT_TRUE(headers_every(run.text, 51));
+	ASSERT_EQ(lines_of(run.text), 51 + 2);
+	ASSERT_TRUE(headers_every(run.text, 51));
 	ASSERT_EQ(cowstat("-j", "--proc", fake, "0.01", "50", NULL), 0);
-	EXPECT_EQ(lines_of(run.text), 50);
+	ASSERT_EQ(lines_of(run.text), 50);
 
 	for (i = 0; i < ARRAY_SIZE(heights); i++) {
 		static const char *argv[] = {
@@ -946,9 +946,9 @@ TEST_F_TIMEOUT(cowstat, headers, TEST_TIMEOUT)
 		text[len] = '\0';
 		close(pty);
 		finish(0);
-		EXPECT_EQ(run.status, 0);
-		EXPECT_EQ(lines_of(text), 51 + 2 * ((51 + rows - 1) / rows));
-		EXPECT_TRUE(headers_every(text, rows))
+		ASSERT_EQ(run.status, 0);
+		ASSERT_EQ(lines_of(text), 51 + 2 * ((51 + rows - 1) / rows));
+		ASSERT_TRUE(headers_every(text, rows))
 			TH_LOG("height %d:\n%s", heights[i], text);
 	}
 }

@@ -613,8 +613,8 @@ TEST_F_TIMEOUT(huge_pages, zero_page, TEST_TIMEOUT)
 	cow_map_hugepage = true;
 	area = cow_map(pages * ps, nr * ps);
 	ASSERT_NE(NULL, area);
-	EXPECT_EQ(0, cow_peek(area));
-	EXPECT_EQ(0, cow_peek(area + nr * ps));
+	ASSERT_EQ(0, cow_peek(area));
+	ASSERT_EQ(0, cow_peek(area + nr * ps));
 	ASSERT_EQ(0, look(&by_parent->before));
 	/* Both reads have mapped all small pages, to the same huge page. */
 	if (pages_with(COW_PM_PRESENT, 0, pages) != pages || frame[0] != frame[nr])
