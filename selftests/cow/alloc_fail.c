@@ -5,7 +5,8 @@
  * fault has one allocation, or a few. The write must take effect in every case. If the
  * faulting page's own allocation fails, the fault is retried; if one for several pages
  * fails, they are allocated one by one, or the faulting page alone is copied. The child's
- * memory does not change, the counters match, and nothing leaks.
+ * memory does not change, the counters match, and nothing leaks. And fails, in one fault,
+ * each allocation that may not reclaim memory: those of all pages that are copied ahead.
  *
  * Needs CONFIG_FAIL_PAGE_ALLOC, CONFIG_FAILSLAB and
  * CONFIG_FAULT_INJECTION_DEBUG_FS.
@@ -52,6 +53,8 @@ static int nth_fd = -1;
 static __u64 pfn_then[NR], pfn_now[NR];
 static struct cow_stats before, after, cost;
 static long minflt;
+/* Not the n-th allocation of the write, but those that fail_without_reclaim() says */
+static bool fail_while_writing;
 
 FIXTURE(alloc_fail)
 {
@@ -237,9 +240,13 @@ static int write_page(struct __test_metadata *_metadata, int n)
 	ASSERT_NE(-EIO, has_failed());
 	minflt = cow_minflt();
 	minflt = cow_minflt();
+	if (fail_while_writing)
+		ASSERT_EQ(0, cow_write_file("/proc/self/make-it-fail", "1"));
 	ASSERT_EQ(0, fail_nth(n));
 	cow_touch(area + AT * ps, 'w');
 	failed = has_failed();
+	if (fail_while_writing)
+		ASSERT_EQ(0, cow_write_file("/proc/self/make-it-fail", "0"));
 	ASSERT_EQ(0, fail_nth(0));
 	minflt = cow_minflt() - minflt;
 	ASSERT_EQ(0, cow_count_own(&after));
@@ -334,6 +341,32 @@ TEST_F_TIMEOUT(alloc_fail, each_once, TEST_TIMEOUT)
 	TH_LOG("%d allocations", n - 1);
 	EXPECT_GT(MAX_FAILURES, n);
 	EXPECT_LE(variant->least, n - 1);
+}
+
+/* Of one task, each allocation that may not reclaim memory fails, and no other one. */
+static void fail_without_reclaim(struct __test_metadata *_metadata, struct cow_undo *undo)
+{
+	ASSERT_TRUE(cow_tweak(undo, INJECT "ignore-gfp-wait", "Y"));
+	ASSERT_TRUE(cow_tweak(undo, INJECT "task-filter", "Y"));
+	ASSERT_TRUE(cow_tweak(undo, INJECT "times", "-1"));
+	ASSERT_TRUE(cow_tweak(undo, INJECT "probability", "100"));
+}
+
+/*
+ * What is copied ahead is allocated without reclaim, by whatever path, so that all of it
+ * fails; the faulting page is copied.
+ */
+TEST_F_TIMEOUT(alloc_fail, all_without_reclaim, TEST_TIMEOUT)
+{
+	share(_metadata, variant->way);
+	fail_without_reclaim(_metadata, &self->undo);
+	fail_while_writing = true;
+	write_page(_metadata, 0);
+	check_content(_metadata);
+	if (cow_counting())
+		EXPECT_EQ(0, count_moved(_metadata));
+	check_counts(_metadata, variant->way, 0);
+	unshare(_metadata, variant->way);
 }
 
 /*
