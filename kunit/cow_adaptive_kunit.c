@@ -6,6 +6,7 @@
  */
 #include <linux/mman.h>
 #include <linux/sched.h>
+#include <linux/sched/sysctl.h>
 #include <linux/swap.h>
 
 #include "../internal.h"
