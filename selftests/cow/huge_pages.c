@@ -551,8 +551,8 @@ TEST_F_TIMEOUT(huge_pages, pinned_mthp, TEST_TIMEOUT)
 	area = cow_map(pages * ps, 65536);
 	ASSERT_NE(NULL, area);
 	cow_fill(area, pages * ps, TAG);
-	if (!(cow_page_flags(area) & cow_page_flags(area + (pages - 1) * ps) &
-	      COW_KPF_COMPOUND))
+	if (!(cow_page_flags(area) & COW_KPF_COMPOUND) ||
+	    !(cow_page_flags(area + (pages - 1) * ps) & COW_KPF_COMPOUND))
 		SKIP(return, "got no huge pages of 64 kB");
 	pin_and_fork(_metadata, area + ps, 0);
 	pin_and_fork(_metadata, area + (pages - 1) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
