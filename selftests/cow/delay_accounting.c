@@ -177,6 +177,9 @@ static int writes(struct cow_child *self, void *arg)
 	int i;
 
 	(void)self;
+	/* The LRU batches that are drained below are those of this CPU. */
+	if (cow_pin_cpu())
+		return 1;
 	len = r->threads * NR * ps;
 	area = cow_map(len, 0);
 	if (!area)
@@ -239,13 +242,19 @@ static struct result *run(struct __test_metadata *_metadata, int threads,
 	return r;
 }
 
+/* A fault for each page, or fewer: a kernel may do more than one in a fault. */
+static void expect_faults(struct __test_metadata *_metadata, const struct result *r)
+{
+	EXPECT_LT(0, r->faults);
+	EXPECT_GE(r->threads * NR, r->faults);
+}
+
 /* Pages that are copied ahead are no delays of their own. */
 TEST_F_TIMEOUT(delay_accounting, copied, TEST_TIMEOUT)
 {
 	struct result *r = run(_metadata, 1, false, false);
 
-	if (!variant->ahead)
-		EXPECT_EQ(NR, r->faults);
+	expect_faults(_metadata, r);
 	EXPECT_EQ(r->faults, (long)r->d.count);
 	EXPECT_LT(0, (long long)r->d.ns);
 	EXPECT_GT(r->ns, r->d.ns);
@@ -255,8 +264,7 @@ TEST_F_TIMEOUT(delay_accounting, threads, TEST_TIMEOUT)
 {
 	struct result *r = run(_metadata, THREADS, false, false);
 
-	if (!variant->ahead)
-		EXPECT_EQ(THREADS * NR, r->faults);
+	expect_faults(_metadata, r);
 	EXPECT_EQ(r->faults, (long)r->d.count);
 	EXPECT_LT(0, (long long)r->d.ns);
 	EXPECT_GT(r->ns, r->d.ns);
@@ -267,8 +275,7 @@ TEST_F_TIMEOUT(delay_accounting, reused, TEST_TIMEOUT)
 {
 	struct result *r = run(_metadata, 1, true, false);
 
-	if (!variant->ahead)
-		EXPECT_EQ(NR, r->faults);
+	expect_faults(_metadata, r);
 	EXPECT_EQ(0, (long)r->d.count);
 	EXPECT_EQ(0, (long long)r->d.ns);
 }
@@ -278,8 +285,8 @@ TEST_F_TIMEOUT(delay_accounting, zero_page, TEST_TIMEOUT)
 {
 	struct result *r = run(_metadata, 1, false, true);
 
-	EXPECT_EQ(NR, r->faults);
-	EXPECT_EQ(NR, (long)r->d.count);
+	expect_faults(_metadata, r);
+	EXPECT_EQ(r->faults, (long)r->d.count);
 	EXPECT_GT(r->ns, r->d.ns);
 }
 
