@@ -373,8 +373,8 @@ int cow_pin_cpu(void);
 /* Go to another CPU than the one we are pinned to; -ENOENT if there is none */
 int cow_leave_cpu(void);
 /*
- * Empty these batches on the CPU we are on. munmap() did it up to 6.12;
- * madvise(MADV_COLD) begins with it on all kernels, whatever it is told.
+ * Empty these batches: of all CPUs, which move_pages() begins with, or without NUMA of
+ * the one we are on, which madvise(MADV_COLD) begins with, whatever it is told.
  */
 int cow_drain_lru(void);
 

@@ -177,7 +177,7 @@ static int writes(struct cow_child *self, void *arg)
 	int i;
 
 	(void)self;
-	/* The LRU batches that are drained below are those of this CPU. */
+	/* Without NUMA only the LRU batches of this CPU are drained below. */
 	if (cow_pin_cpu())
 		return 1;
 	len = r->threads * NR * ps;
