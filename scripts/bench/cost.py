@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""What the series costs: four files of rows from one machine.
+"""What the series costs: six files of rows from one machine.
 
 PLAIN is the kernel without the series, OFF the kernel with it and its options off,
-STATS0 with its options on and vm.cow_stats=0, STATS1 with vm.cow_stats=1. Prints instructions per fault and per page written. The
-limits apply to the rows in which nothing is copied ahead.
+STATS0 with its options on and vm.cow_stats=0, STATS1 with vm.cow_stats=1; the last two
+are PLAIN and OFF booted without memory cgroups. Prints instructions per fault and per
+page written. The limits apply to the rows in which nothing is copied ahead.
 
 Exit status: 0 within the limits, 1 not, 2 unusable input, with a message.
 """
@@ -17,6 +18,7 @@ from rowfile import (BadInput, REFERENCE, measured, read_rows, run, table_lines,
 # Allowed extra cost per fault, in per cent: of the counters in vmstat and memory.stat
 # and the trace event, which have no option; of the options; and of counting and timing.
 LIMIT_OFF = {"seq": 1.5, "child-gone": 1.5}
+LIMIT_OFF_NO_MEMCG = 0.8
 LIMIT_STATS0 = 0.4
 LIMIT_STATS1 = {"seq": 7.0, "child-gone": 6.0}
 SETTINGS = ("without the series", "options off", "vm.cow_stats=0", "vm.cow_stats=1")
@@ -65,13 +67,18 @@ def judge(what, new, old, limit):
 def judge_all(tables, paths):
     results = []
     for workload, what in WORKLOADS.items():
-        rows = [need(table, (workload, REFERENCE), path) for table, path in zip(tables, paths)]
+        rows = [need(table, (workload, REFERENCE), path)
+                for table, path in zip(tables[:len(SETTINGS)], paths)]
         results.append(judge(f"{what}: options off over the kernel without the series",
                              rows[1], rows[0], LIMIT_OFF[workload]))
         results.append(judge(f"{what}: vm.cow_stats=0 over options off",
                              rows[2], rows[1], LIMIT_STATS0))
         results.append(judge(f"{what}: vm.cow_stats=1 over 0", rows[3], rows[2],
                              LIMIT_STATS1[workload]))
+    plain, off = (need(table, ("seq", REFERENCE), path)
+                  for table, path in zip(tables[len(SETTINGS):], paths[len(SETTINGS):]))
+    results.append(judge("a page is copied, without memory cgroups: options off over the kernel "
+                         "without the series", off, plain, LIMIT_OFF_NO_MEMCG))
     return results
 
 
@@ -103,7 +110,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", help="append a line for each verdict to this file")
     parser.add_argument("--json", help="write all rows to this file")
-    parser.add_argument("files", nargs=4, metavar="FILE", help="PLAIN OFF STATS0 STATS1")
+    parser.add_argument("files", nargs=6, metavar="FILE",
+                        help="PLAIN OFF STATS0 STATS1, PLAIN and OFF without memory cgroups")
     args = parser.parse_args()
     tables = [read(path) for path in args.files]
     results = judge_all(tables, args.files)

@@ -20,6 +20,9 @@ bench_cost()
 	fi
 }
 
+# Without memory cgroups the counters in memory.stat cost nothing.
+NO_MEMCG=' cgroup_disable=memory'
+
 measure_cost()
 {
 	local status=0
@@ -30,13 +33,15 @@ measure_cost()
 	OPTIONS_OFF=1
 	need_kernel "$ARCH"
 	cost_boot off
+	APPEND+=$NO_MEMCG cost_boot off-no-memcg
 	OPTIONS_OFF=
 	UNPATCHED=1
 	prepare_sources
 	need_kernel "$ARCH"
 	cost_boot plain
+	APPEND+=$NO_MEMCG cost_boot plain-no-memcg
 	"$PYTHON" "$ROOT/scripts/bench/cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
-		"$LOGS"/{plain,off,stats0,stats1}.json || status=$?
+		"$LOGS"/{plain,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json || status=$?
 	[ "$status" -le 1 ] || leave "$E_USAGE"
 }
 

@@ -132,12 +132,13 @@ test_bench_compare_garbage()
 	compares 2 'cannot be read'
 }
 
-# costs STATUS OUTPUT: cost.py of plain.json, off.json, stats0.json and stats1.json
+# costs STATUS OUTPUT: cost.py of plain.json, off.json, stats0.json and stats1.json, and
+# of the first two without memory cgroups
 costs()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	"$PYTHON" "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1}.json > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json > "$OUT" 2>&1 || STATUS=$?
 	want_status "$1" && want_output "$2"
 }
 
@@ -147,7 +148,11 @@ test_bench_cost()
 	rows_file off icount 'seq off 10150 0 0' 'child-gone off 10000 0 0'
 	rows_file stats0 icount 'seq off 10190 0 0' 'child-gone off 10039 0 0'
 	rows_file stats1 icount 'seq off 10900 0 0' 'child-gone off 10639 0 0'
+	rows_file plain-no-memcg icount 'seq off 10000 0 0'
+	rows_file off-no-memcg icount 'seq off 10080 0 0'
 	costs 0 'PASS .*vm.cow_stats=1 over 0: .* [+]6.97 %' || return
+	rows_file off-no-memcg icount 'seq off 10081 0 0'
+	costs 1 'FAIL a page is copied, without memory cgroups: .*[+]0.81 %, allowed 0.8 %' || return
 	rows_file off icount 'seq off 10151 0 0' 'child-gone off 10000 0 0'
 	costs 1 'FAIL a page is copied: options off .*[+]1.51 %, allowed 1.5 %' || return
 	rows_file off icount 'seq off 10149 0 0' 'child-gone off 10000 0 0'

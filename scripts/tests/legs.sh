@@ -63,7 +63,7 @@ mutants_apply()
 }
 
 FIVE='vma-bounds pmd-crossing not-present already-writable exclusive-flag pte-same'
-CHANGED_MUTANTS_MINUTES=10
+CHANGED_MUTANTS_MINUTES=5
 # Debian's default kernel
 IMAGE_OF_CI=linux-image-cloud-amd64
 
