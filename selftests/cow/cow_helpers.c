@@ -1104,12 +1104,7 @@ static int cow_idle(struct cow_child *self, void *arg)
 #define STACK_BELOW	(16 << 10)
 #define STACK_MAX	(1024 << 10)
 
-/*
- * Write to each page of the stack from what the next calls may use up to its end, so
- * that none is still shared with a child. Where they begin is random: otherwise one run
- * in fifty has a variable that the test writes to while it counts alone in its page.
- */
-static void own_stack(void)
+void cow_own_stack(void)
 {
 	volatile char *end = (char *)getauxval(AT_RANDOM);
 	size_t ps = cow_page_size();
@@ -1133,7 +1128,7 @@ int cow_child_idle(struct cow_child *c)
 	ret = cow_child_recv(c);
 	if (ret != 1)
 		return ret < 0 ? ret : -EPROTO;
-	own_stack();
+	cow_own_stack();
 	return cow_child_settle(c);
 }
 

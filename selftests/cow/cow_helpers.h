@@ -250,6 +250,14 @@ static inline char cow_peek(const void *addr)
 	return __atomic_load_n((const char *)addr, __ATOMIC_RELAXED);
 }
 
+/*
+ * Write to each page of the stack from what the next calls may use up to its end, so that
+ * none is still shared with a child. Where they begin is random: otherwise one run in
+ * fifty has a variable, or the frame of a caller, alone in a page that is written to while
+ * the test counts.
+ */
+void cow_own_stack(void);
+
 /* Pin a page for a moment, for reading. One that is shared is copied for it. */
 int cow_unshare(const void *addr);
 

@@ -67,6 +67,7 @@ static int own_counts(struct cow_stats *s)
 {
 	int ret;
 
+	cow_own_stack();
 	ret = cow_stats_read_pid(s, 0) ?: cow_stats_read_pid(s, 0);
 	/* The kernel writes there when it reschedules (rseq). */
 	__atomic_fetch_or((char *)pthread_self(), 0, __ATOMIC_RELAXED);
