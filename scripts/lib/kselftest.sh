@@ -251,7 +251,8 @@ hung_test()
 unknown_skips()
 {
 	local status name reason
-	grep "^skip.*[.]plain[.]" | while IFS=$'\t' read -r status name reason; do
+	# not grep, whose status is 1 if there is none
+	sed -n '/^skip.*[.]plain[.]/p' | while IFS=$'\t' read -r status name reason; do
 		matches "$name" "$(awk -v machine="$1" '!/^#/ && $2 == machine { print $1 }' \
 			"$ROOT/fixtures/plain-skips" | paste -sd' ')" || printf '%s\t%s\n' "$name" "$reason"
 	done
