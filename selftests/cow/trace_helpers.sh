@@ -92,7 +92,8 @@ skip_all()
 # Root, and asked to: sysctls, counters and tracing are the machine's (see cow_helpers.h).
 need_leave_to_change()
 {
-	[ "$(id -u)" -eq 0 ] && [ "$COW_TEST_INVASIVE" = 1 ] || skip_all "needs root and COW_TEST_INVASIVE=1"
+	[ "$(id -u)" -eq 0 ] && [ "$COW_TEST_INVASIVE" = 1 ] ||
+		skip_all "needs root and COW_TEST_INVASIVE=1"
 }
 
 # run_chosen [-t NAME]...: all tests without -t
