@@ -424,12 +424,6 @@ static void race_around(struct kunit *test)
 }
 
 /* A page that cannot be read, where the pages copied ahead lie below the fault. */
-struct unreadable_case {
-	const char *desc;
-	unsigned int page;
-	unsigned int reads;
-};
-
 static const struct unreadable_case unreadable_cases[] = {
 	{ "the first page", ODD - 1, 1 },
 	{ "a page in the middle", ODD, 2 },
@@ -443,19 +437,11 @@ static void unreadable_below(struct kunit *test)
 {
 	const struct unreadable_case *c = test->param_value;
 	bool self = c->page == BELOW_FAULT;
-	struct fixture *f = test->priv;
 
 	share_for_window(test, BELOW_DEMAND);
-	f->unreadable = c->page;
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
-	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
-	if (self)
-		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, BELOW_FAULT, WRITE_FLAGS),
-				VM_FAULT_HWPOISON);
-	else
-		cowt_write_fault(test, BELOW_FAULT);
-	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	cowt_fault_unreadable(test, BELOW_FAULT, c);
 	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, self ? 0 : BIT_ULL(BELOW_FAULT));
 	cowt_expect_counts(test, 0, COW_SKIP_SPECIAL, 3);

@@ -675,12 +675,6 @@ static void folio_lost_race_is_freed(struct kunit *test)
 }
 
 /* A page that cannot be read: the folio is freed, and nothing is read twice. */
-struct unreadable_case {
-	const char *desc;
-	unsigned int page;
-	unsigned int reads;
-};
-
 static const struct unreadable_case unreadable_cases[] = {
 	{ "the faulting page, the first one", FAULT, 1 },
 	{ "a page in the middle", ODD, ODD - FAULT + 1 },
@@ -696,15 +690,8 @@ static void folio_unreadable_page(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	share_for_folio(test);
-	f->unreadable = c->page;
 	kunit_activate_static_stub(test, cow_folio_try_alloc, folio_stub);
-	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
-	if (self)
-		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, FAULT, WRITE_FLAGS),
-				VM_FAULT_HWPOISON);
-	else
-		cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	cowt_fault_unreadable(test, FAULT, c);
 	KUNIT_ASSERT_NOT_NULL(test, f->folio);
 	KUNIT_EXPECT_FALSE(test, folio_mapped(f->folio));
 	KUNIT_EXPECT_EQ(test, folio_ref_count(f->folio), 1);

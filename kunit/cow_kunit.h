@@ -131,7 +131,7 @@ struct thp_settings {
  * @nr_copies: number of @copies
  * @nr_charges: number of attempts to charge copies
  * @nr_reads: number of attempts to read a page
- * @unreadable: the page that cowt_read_stub() cannot read
+ * @unreadable: the page that cannot be read
  * @nr_bulk: number of pages that the stub for bulk allocation returns
  * @folio: large folio that the fault allocated; the test holds a reference
  * @nr_folios: number of attempts to allocate a large folio
@@ -293,11 +293,18 @@ extern const struct flags_case cowt_flags_cases[NR_FLAGS_CASES];
 extern const struct refused_case cowt_refused_cases[NR_REFUSED_CASES];
 extern const struct race_case cowt_race_cases[NR_RACE_CASES];
 extern const struct policy_case cowt_policy_cases[NR_POLICY_CASES];
+/* A page that cannot be read, and how many pages a fault reads with it */
+struct unreadable_case {
+	const char *desc;
+	unsigned int page;
+	unsigned int reads;
+};
+
 struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr);
 unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 			       struct page **pages);
-bool cowt_read_stub(struct page *copy, struct page *old, unsigned long addr,
-		    struct vm_area_struct *vma);
+void cowt_fault_unreadable(struct kunit *test, unsigned int at,
+			   const struct unreadable_case *c);
 int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm);
 struct page *cowt_odd_page(struct kunit *test);
 struct folio *cowt_odd_folio(struct kunit *test);

@@ -52,8 +52,8 @@ unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 }
 
 /* One page cannot be read, as if a machine check had hit it. */
-bool cowt_read_stub(struct page *copy, struct page *old, unsigned long addr,
-		    struct vm_area_struct *vma)
+static bool read_stub(struct page *copy, struct page *old, unsigned long addr,
+		      struct vm_area_struct *vma)
 {
 	struct kunit *test = kunit_get_current_test();
 	struct fixture *f = test->priv;
@@ -63,6 +63,22 @@ bool cowt_read_stub(struct page *copy, struct page *old, unsigned long addr,
 		return false;
 	copy_highpage(copy, old);
 	return true;
+}
+
+/* If it is the faulting page, the fault fails. Nothing reads a page twice. */
+void cowt_fault_unreadable(struct kunit *test, unsigned int at,
+			   const struct unreadable_case *c)
+{
+	struct fixture *f = test->priv;
+
+	f->unreadable = c->page;
+	kunit_activate_static_stub(test, cow_precopy_read, read_stub);
+	if (c->page == at)
+		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, at, WRITE_FLAGS),
+				VM_FAULT_HWPOISON);
+	else
+		cowt_write_fault(test, at);
+	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
 }
 
 int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm)

@@ -632,12 +632,6 @@ static void memcg_room(struct kunit *test)
  * without copying ahead. Nothing reads a page twice.
  */
 
-struct unreadable_case {
-	const char *desc;
-	unsigned int page;
-	unsigned int reads;
-};
-
 static const struct unreadable_case unreadable_cases[] = {
 	{ "the faulting page", FAULT, 1 },
 	{ "the first neighbour", FAULT + 1, 2 },
@@ -651,20 +645,12 @@ static void unreadable_page(struct kunit *test)
 {
 	const struct unreadable_case *c = test->param_value;
 	bool self = c->page == FAULT;
-	struct fixture *f = test->priv;
 
 	cowt_set_window(3);
 	cowt_share_pages(test, ALL_PAGES);
-	f->unreadable = c->page;
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, cowt_alloc_stub);
-	kunit_activate_static_stub(test, cow_precopy_read, cowt_read_stub);
-	if (self)
-		KUNIT_EXPECT_EQ(test, cowt_fault_result(test, FAULT, WRITE_FLAGS),
-				VM_FAULT_HWPOISON);
-	else
-		cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
+	cowt_fault_unreadable(test, FAULT, c);
 	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, self ? 0 : COPIED(0));
 	cowt_expect_counts(test, 0, COW_SKIP_SPECIAL, 3);
