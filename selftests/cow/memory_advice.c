@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Copy-on-write faults in memory with MADV_FREE, mlock or mbind, on any kernel. Each of
- * them applies to the copies as well, and only to the process that called it.
+ * Copy-on-write faults in memory with MADV_FREE, MADV_MERGEABLE, mlock or mbind, on any
+ * kernel. Each of them applies to the copies as well, and only to the process that called
+ * it. What a child does not inherit (MADV_WIPEONFORK, MADV_DONTFORK) is not shared.
  */
 #include <linux/mempolicy.h>
 #include <sched.h>
@@ -19,6 +20,7 @@ static size_t ps;
 FIXTURE(memory_advice)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	char *p;
 };
 
@@ -48,6 +50,7 @@ FIXTURE_SETUP(memory_advice)
 
 FIXTURE_TEARDOWN_PARENT(memory_advice)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
@@ -168,6 +171,113 @@ TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
 			TH_LOG("the child's page %d", status - 1);
 	}
 	EXPECT_EQ(-1, wrong_page(self->p, by_parent, TAG + 1));
+}
+
+/*
+ * MADV_WIPEONFORK and MADV_DONTFORK, for the pages in the middle
+ */
+
+static bool in_the_middle(int i)
+{
+	return i >= NR / 4 && i < NR * 3 / 4;
+}
+
+static int advise_middle(char *p, int advice)
+{
+	return madvise(p + NR / 4 * ps, NR / 2 * ps, advice) ? -errno : 0;
+}
+
+struct inherited {
+	char *p;
+	bool wiped;		/* or not there at all */
+};
+
+static bool page_is_there(char *page)
+{
+	unsigned char in_core;
+
+	return mincore(page, ps, &in_core) == 0 || errno != ENOMEM;
+}
+
+/* Looks at what it has inherited, writes to it, and has it still at the end. */
+static int writes_inherited(struct cow_child *self, void *arg)
+{
+	struct inherited *inherited = arg;
+	char *p = inherited->p;
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		char *page = p + i * ps;
+
+		if (!in_the_middle(i)) {
+			if (cow_check(page, ps, TAG) != -1)
+				return 1 + i;
+		} else if (inherited->wiped ? !page_is_zero(page) :
+					      page_is_there(page)) {
+			return 1 + i;
+		}
+	}
+	for (i = 0; i < NR; i++)
+		if (inherited->wiped || !in_the_middle(i))
+			cow_fill(p + i * ps, ps, TAG + 2);
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 101;
+	for (i = 0; i < NR; i++)
+		if ((inherited->wiped || !in_the_middle(i)) &&
+		    cow_check(p + i * ps, ps, TAG + 2) != -1)
+			return 1 + i;
+	return 0;
+}
+
+static void test_inherited(struct __test_metadata *_metadata,
+			   struct inherited *inherited)
+{
+	char *p = inherited->p;
+	struct cow_child c;
+	int i, status;
+
+	ASSERT_EQ(0, cow_child_fork(&c, writes_inherited, inherited));
+	status = cow_child_recv(&c);
+	EXPECT_EQ(1, status);
+	for (i = 0; status == 1 && i < NR; i++) {
+		/* Exclusive: a write takes no fault. */
+		if (in_the_middle(i))
+			EXPECT_NE(0, cow_pagemap(p + i * ps) & COW_PM_EXCLUSIVE)
+				TH_LOG("page %d", i);
+		EXPECT_EQ(-1, cow_check(p + i * ps, ps, TAG))
+			TH_LOG("page %d", i);
+		cow_fill(p + i * ps, ps, TAG + 1);
+	}
+	status = cow_child_end(&c);
+	EXPECT_EQ(0, status) {
+		if (status > 0 && status <= NR)
+			TH_LOG("the child's page %d", status - 1);
+	}
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(-1, cow_check(p + i * ps, ps, TAG + 1))
+			TH_LOG("page %d", i);
+}
+
+TEST_F_TIMEOUT(memory_advice, wiped_in_child, TEST_TIMEOUT)
+{
+	struct inherited inherited = { .p = self->p, .wiped = true };
+	int ret = advise_middle(self->p, MADV_WIPEONFORK);
+
+	if (ret)
+		SKIP(return, "MADV_WIPEONFORK: %s", strerror(-ret));
+	for (int i = 0; i < NR; i++)
+		cow_fill(self->p + i * ps, ps, TAG);
+	test_inherited(_metadata, &inherited);
+}
+
+TEST_F_TIMEOUT(memory_advice, not_in_child, TEST_TIMEOUT)
+{
+	struct inherited inherited = { .p = self->p };
+
+	ASSERT_EQ(0, advise_middle(self->p, MADV_DONTFORK));
+	for (int i = 0; i < NR; i++)
+		cow_fill(self->p + i * ps, ps, TAG);
+	test_inherited(_metadata, &inherited);
 }
 
 /*
@@ -367,6 +477,48 @@ TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_wait(&writer));
 	EXPECT_EQ(NR, pages_on(self->p, node[1]));
 	EXPECT_EQ(0, cow_child_end(&keeper));
+}
+
+/*
+ * MADV_MERGEABLE
+ */
+
+static int swapped_pages(const char *p)
+{
+	int i, nr = 0;
+
+	for (i = 0; i < NR; i++)
+		nr += !!(cow_pagemap(p + i * ps) & COW_PM_SWAP);
+	return nr;
+}
+
+/*
+ * What is written to again is no page of KSM any more, also where nobody else maps it:
+ * reclaim finds where it is mapped.
+ */
+TEST_F_TIMEOUT(memory_advice, merged, TEST_TIMEOUT)
+{
+	long merged;
+	int i;
+
+	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
+		SKIP(return, "no swap space");
+	memset(self->p, TAG, NR * ps);
+	merged = cow_ksm_merge(&self->undo, self->p, NR * ps, NR);
+	if (merged < 0)
+		SKIP(return, "no KSM: %s", strerror(-merged));
+	if (merged < NR)
+		SKIP(return, "ksmd merged only %ld pages", merged);
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'w');
+	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
+	for (i = 0; i < 50 && swapped_pages(self->p) < NR; i++) {
+		cow_drain_lru();
+		ASSERT_EQ(0, madvise(self->p, NR * ps, MADV_PAGEOUT));
+	}
+	EXPECT_EQ(NR, swapped_pages(self->p));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(self->p + i * ps));
 }
 
 TEST_HARNESS_MAIN

@@ -424,6 +424,67 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 }
 
 /*
+ * Faults that copy no anonymous page of ours, or not for a write: the device must be told
+ * as well.
+ */
+
+/* The device has all pages of the area, which are then written to. */
+static void write_mirrored(struct __test_metadata *_metadata, struct mirror *m)
+{
+	unsigned int page;
+
+	ASSERT_EQ(device_read(m->fd, m->area, m->buf, m->ps), PAGES);
+	ASSERT_EQ(device_read(m->fd, m->area, m->buf, m->ps), 0);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	check_device(_metadata, m, PAGES);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, zero_page, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+
+	m->area = cow_map(PAGES * m->ps, PAGES * m->ps);
+	ASSERT_NE(m->area, NULL);
+	write_mirrored(_metadata, m);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, private_file, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = PAGES * m->ps;
+	int fd = memfd_create("cow", MFD_CLOEXEC);
+
+	ASSERT_GE(fd, 0);
+	ASSERT_EQ(write(fd, m->area, len), (ssize_t)len);
+	m->area = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(m->area, MAP_FAILED);
+	write_mirrored(_metadata, m);
+	close(fd);
+}
+
+/* Copied for somebody who pins it for reading: the write that follows copies nothing. */
+TEST_F_TIMEOUT(secondary_mmu, unshared, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+	int ret;
+
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++) {
+		ret = cow_unshare(m->area + page * m->ps);
+		if (ret) {
+			check_child(_metadata);
+			SKIP(return, "process_vm_readv: %s", strerror(-ret));
+		}
+	}
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	check_device(_metadata, m, PAGES);
+	check_child(_metadata);
+}
+
+/*
  * The device reads while we write
  */
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Pages that parent and child share and that are swapped out, or poisoned, when one of
- * them writes, on any kernel. Each process reads back its own data. An access to the
- * poisoned page gets SIGBUS in every process, an access to any other page does not.
+ * them writes, on any kernel. Each process reads back its own data, and knows after swap,
+ * too, which pages were written to and which are protected. An access to the poisoned
+ * page gets SIGBUS in every process, an access to any other page does not.
  *
  * Only a memory cgroup of the test's own is reclaimed.
  */
@@ -149,6 +150,12 @@ enum result {
 	CHILD_IS_WRONG,
 	STILL_SHARED,
 	STILL_IN_SWAP,
+	NO_USERFAULTFD,
+	LOST_AT_FORK,
+	LOST_IN_SWAP,
+	LOST_FROM_SWAP,
+	NOT_CLEARED,
+	NOT_WRITTEN,
 };
 
 struct work {
@@ -227,6 +234,113 @@ static int round_after_child(struct work *work)
 								PARENT_IS_WRONG;
 }
 
+/* Do just these pages have this bit in pagemap? */
+static bool bits_are_right(const char *p, __u64 bit, page_set want)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (want(i) != !!(cow_pagemap(p + i * ps) & bit))
+			return false;
+	return true;
+}
+
+static int inherits_soft_dirty(struct cow_child *self, void *arg)
+{
+	struct work *work = arg;
+
+	(void)self;
+	return !bits_are_right(work->p, COW_PM_SOFT_DIRTY, even);
+}
+
+static bool clear_soft_dirty(void)
+{
+	return cow_write_file("/proc/self/clear_refs", "4") == 0;
+}
+
+/* The even pages were written to after the fork: their bits go to swap and come back. */
+static int round_of_soft_dirty(struct work *work)
+{
+	struct cow_child c, heir;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_child_idle(&c))
+		return NO_CHILD;
+	if (!clear_soft_dirty())
+		return NOT_CLEARED;
+	write_pages(work->p, even, TAG + 1);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, even))
+		return LOST_IN_SWAP;
+	if (cow_child_fork(&heir, inherits_soft_dirty, work))
+		return NO_CHILD;
+	if (cow_child_wait(&heir))
+		return LOST_AT_FORK;
+	if (!content_is_right(work->p, even, TAG + 1))
+		return PARENT_IS_WRONG;
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, even))
+		return LOST_FROM_SWAP;
+	/* Cleared where they lie */
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!clear_soft_dirty() ||
+	    !bits_are_right(work->p, COW_PM_SOFT_DIRTY, no_page))
+		return NOT_CLEARED;
+	write_pages(work->p, odd, TAG + 1);
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, odd))
+		return NOT_WRITTEN;
+	if (cow_child_end(&c))
+		return NO_CHILD;
+	return content_is_right(work->p, every_page, TAG + 1) ? FINE :
+								PARENT_IS_WRONG;
+}
+
+static bool protect_pages(int fd, char *p, page_set which, bool protect)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (which(i) && cow_uffd_protect(fd, p + i * ps, ps, protect))
+			return false;
+	return true;
+}
+
+/* The odd pages are protected by userfaultfd, of which nobody reads the messages. */
+static int round_of_protection(struct work *work)
+{
+	struct cow_child c;
+	int fd;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_uffd_wp(&fd, work->p, NR * ps, 0))
+		return NO_USERFAULTFD;
+	if (cow_child_idle(&c))
+		return NO_CHILD;
+	if (!protect_pages(fd, work->p, odd, true))
+		return NO_USERFAULTFD;
+	write_pages(work->p, even, TAG + 1);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
+		return LOST_IN_SWAP;
+	if (!content_is_right(work->p, even, TAG + 1))
+		return PARENT_IS_WRONG;
+	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
+		return LOST_FROM_SWAP;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!protect_pages(fd, work->p, odd, false) ||
+	    !bits_are_right(work->p, COW_PM_UFFD_WP, no_page))
+		return NOT_CLEARED;
+	close(fd);
+	write_pages(work->p, odd, TAG + 1);
+	if (cow_child_end(&c))
+		return NO_CHILD;
+	return content_is_right(work->p, every_page, TAG + 1) ? FINE :
+								PARENT_IS_WRONG;
+}
+
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	struct work *work = arg;
@@ -263,6 +377,8 @@ static void with_swap(struct __test_metadata *_metadata, char *cgroup,
 	status = cow_child_wait(&c);
 	if (status == NOT_SWAPPED)
 		SKIP(return, "the pages do not go to swap");
+	if (status == NO_USERFAULTFD)
+		SKIP(return, "no write protection by userfaultfd");
 	EXPECT_EQ(FINE, status);
 	/* The last user of a swap slot has freed it. */
 	ASSERT_EQ(0, cow_cgroup_read(cgroup, "memory.swap.current", &bytes));
@@ -277,6 +393,18 @@ TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self->cgroup, round_after_child);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, soft_dirty, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	with_swap(_metadata, self->cgroup, round_of_soft_dirty);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, protected, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self->cgroup, round_of_protection);
 }
 
 /*
