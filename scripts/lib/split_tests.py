@@ -37,6 +37,7 @@ KUNIT_RUN = """Run with:
 
 SELFTEST_RUN = """Build and run with:
 
+  make headers
   make -C tools/testing/selftests TARGETS=cow
   tools/testing/selftests/cow/%s"""
 

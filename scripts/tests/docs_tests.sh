@@ -7,10 +7,10 @@
 # build_cowstat DIR: without a kernel tree, as the README says it runs on any kernel
 build_cowstat()
 {
-	local tools=$ROOT/selftests/cow/tools
-	mkdir -p "$1"
+	local tools=$ROOT/selftests/cow/tools in_tree=$1/tools/testing/selftests/cow/tools
+	mkdir -p "$in_tree"
 	cc -O2 -I"$tools" -o "$1/cowstat" "$tools"/cowstat*.c "$tools/cow_stats.c" &&
-	cp "$tools/cowstat.1" "$1/"
+	cp "$tools/cowstat.1" "$in_tree/"
 }
 
 # run_documented COMMAND HOW

@@ -5,7 +5,8 @@
 # fails for a command that is not in this list, and for a line that no command needs.
 #
 #	box ARGS	by that test, with this harness in a sandbox; ARGS may differ
-#	host COMMAND	by that test, on this machine; cowstat is built for it
+#	host COMMAND	by that test, on this machine; cowstat is built for it, and its
+#			manual lies where the prepared tree has it
 #	leg NAME	by this leg of check --all
 #	all ARGS	by the leg "commands of the README" of check --all
 #	by-hand REASON	by nobody
@@ -46,12 +47,13 @@ documented_commands()
 	./run_tests.sh list kernels|tests|mutants|box list kernels
 	./run_tests.sh clean|box clean
 	make kselftest TARGETS=cow|leg 6.12: virtme-ng
+	make headers|leg 6.12: kselftest targets
 	make -C tools/testing/selftests TARGETS=cow|leg 6.12: kselftest targets
 	cowstat 1|host cowstat 0.1 2
 	cowstat -a 1|host cowstat -a 0.1 2
 	cowstat -- CMD|host cowstat -- true
 	cowstat --stacks -- CMD|leg linux-image-cloud-amd64: cowstat and bpftrace
-	man -l cowstat.1|host man -l cowstat.1
+	man -l tools/testing/selftests/cow/tools/cowstat.1|host man -l tools/testing/selftests/cow/tools/cowstat.1
 	END
 }
 
@@ -61,6 +63,13 @@ how_documented()
 	documented_commands | awk -v command="$1" 'index($0, command "|") == 1 {
 		how = substr($0, length(command) + 2)
 		if (how ~ /^(box|host|leg|all|by-hand) /) { print how; exit } }'
+}
+
+# commands_of_leg NAME: those that the leg of that name runs as they are written, for
+# whichever kernel
+commands_of_leg()
+{
+	documented_commands | sed -n "s/|leg [^:]*: $1\$//p"
 }
 
 # readme_commands: those of README.md

@@ -146,8 +146,9 @@ shell_scripts()
 		! -name '*.md' ! -name '*~' ! -name '.*' | sort
 }
 
-# How the kselftests build: all, install, clean, gen_tar; in the tree, and with
-# O= absolute and relative. On a copy of the tree's tools, to leave it clean.
+# How the kselftests build: as README.md says; then all, install, clean and gen_tar, in
+# the tree, and with O= absolute and relative. In a copy of what they need of the tree, to
+# leave it clean.
 selftest_targets()
 {
 	local copy=$SCRATCH/targets.$K_NAME way out=() failed=
@@ -155,7 +156,7 @@ selftest_targets()
 	mkdir -p "$copy" "$copy/out.bare"
 	( cd "$K_TREE" && git_archive_for_selftests | tar -x -C "$copy" ) || return 1
 	without_headers "$copy" || failed=1
-	cp -r "$K_DIR/selftests/build/usr" "$copy/usr"
+	as_documented "$copy" || failed=1
 	for way in in-tree absolute relative; do
 		case "$way" in
 		in-tree) out=() ;;
@@ -183,13 +184,34 @@ without_headers()
 	return 1
 }
 
+# as_documented COPY: the commands of README.md, as they are written. They install the
+# headers and build cowstat.
+as_documented()
+{
+	local command commands status=0
+	mapfile -t commands < <(commands_of_leg 'kselftest targets')
+	for command in "${commands[@]}"; do
+		( cd "$1" && bash -euc "$command" ) || status=$?
+		if [ "$status" -ne 0 ]; then
+			printf 'fail\t%s\tstatus %s\n' "$command" "$status" >> "$COW_RESULTS"
+			return 1
+		fi
+		printf 'pass\t%s\t\n' "$command" >> "$COW_RESULTS"
+	done
+	[ -x "$1/tools/testing/selftests/cow/cowstat" ] || {
+		printf 'fail\tcowstat\tnot where README.md says\n' >> "$COW_RESULTS"
+		return 1
+	}
+}
+
 git_archive_for_selftests()
 {
 	kgit archive HEAD -- Makefile scripts tools/testing/selftests/Makefile \
 		tools/testing/selftests/lib.mk tools/testing/selftests/*.h \
 		tools/testing/selftests/*.sh tools/testing/selftests/kselftest \
 		tools/testing/selftests/cow tools/scripts tools/include include/uapi \
-		tools/build tools/arch mm/gup_test.h lib/test_hmm_uapi.h
+		tools/build tools/arch mm/gup_test.h lib/test_hmm_uapi.h \
+		arch/x86 include/asm-generic usr
 }
 
 targets_one_way()
@@ -199,8 +221,7 @@ targets_one_way()
 	shift 2
 	for target in all install gen_tar clean; do
 		status=0
-		# make does not look at its own stale headers: those of the tree's
-		# build stand in usr/include
+		# also with O=, where no headers are
 		( cd "$copy" && make -s -C tools/testing/selftests "$@" TARGETS=cow FORCE_TARGETS=1 \
 			KHDR_INCLUDES="-isystem $copy/usr/include" \
 			INSTALL_PATH="$copy/installed.$way" "$target" ) || status=$?

@@ -220,7 +220,7 @@ test_commits_of_tests()
 	want_same "$(kgit -C "$TREE_OF_BOX" show --format= --name-only HEAD~1 | xargs -n 1 basename | paste -sd' ')" \
 		'.gitignore Makefile a_test.c a_test_part.c' &&
 	want_same "$(kgit -C "$TREE_OF_BOX" log -1 --format=%b HEAD | sed '$d' | paste -sd' ')" \
-		"The program a_test_more.  Build and run with:    make -C tools/testing/selftests TARGETS=cow   $cow/a_test_more" || return
+		"The program a_test_more.  Build and run with:    make headers   make -C tools/testing/selftests TARGETS=cow   $cow/a_test_more" || return
 	head=$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)
 	rm -rf "$BOX/build/6.12"
 	box tree && want_same "$(kgit -C "$TREE_OF_BOX" rev-parse HEAD)" "$head" || return
