@@ -39,15 +39,28 @@ check_key()
 	} | sha256sum | cut -c1-16
 }
 
-# tools_of NAME: the versions of the host's tools that the check runs
+# host_tools: the versions of the compiler and of the packages that any check may run or
+# copy into a guest, with libraries
+host_tools()
+{
+	local MORE_PACKAGES=
+	head -qn 1 <(gcc --version) <(ld --version)
+	{ host_packages; echo 'bpftrace bpftrace'; echo 'libc libc6'; } | package_versions
+}
+
+# tools_of NAME: those, and of what only this check needs
 tools_of()
 {
+	echo "$HOST_TOOLS"
+	{ check_field "$1" Needs; arch_packages "$(check_field "$1" Arch)"; } | package_versions
+}
+
+# package_versions: of lines PROGRAM PACKAGE; what is not installed has no line
+package_versions()
+{
 	local packages
-	mapfile -t packages < <({ check_field "$1" Needs; arch_packages "$(check_field "$1" Arch)"; } |
-		while read -r _ package; do echo "$package"; done)
-	echo "$COMPILER"
-	# what is not installed has no line
-	dpkg-query -W qemu-system-x86 "${packages[@]}" 2> /dev/null || true
+	mapfile -t packages < <(awk '{ print $2 }' | sort -u)
+	[ ${#packages[@]} -eq 0 ] || dpkg-query -W "${packages[@]}" 2> /dev/null || true
 }
 
 #
@@ -59,7 +72,7 @@ run_checks()
 {
 	local name in_tree=() others=()
 	SUBMISSION_KEY=$(submission_key)
-	COMPILER=$(head -qn 1 <(gcc --version) <(ld --version))
+	HOST_TOOLS=$(host_tools)
 	GATE_STATE=$SCRATCH/state
 	save_state
 	mkdir -p "$G_DIR/results"
@@ -177,8 +190,8 @@ save_state()
 {
 	local variable
 	for variable in K_NAME K_DIR K_TREE K_PATH K_PACKAGE K_SUITE G_KIND G_TITLE G_BASE G_HEAD \
-			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT QUICK \
-			SUBMISSION_KEY COMPILER SET SET_CONFIG APPEND_ON G_SWITCHED; do
+			G_DIR G_MAILS G_REFUSED G_OURS G_ON_SERIES BASE JOBS TIMEOUT \
+			SUBMISSION_KEY HOST_TOOLS SET SET_CONFIG APPEND_ON G_SWITCHED; do
 		printf '%s=%q\n' "$variable" "${!variable-}"
 	done > "$GATE_STATE"
 }
