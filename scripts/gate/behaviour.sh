@@ -39,9 +39,8 @@ boot_kernel()
 {
 	UNPATCHED=
 	RIVAL_FRAGMENT=
-	ON_FAILED_JOB=
 	if [ "$1" = base ]; then
-		[ -z "$DEBUG" ] || ON_FAILED_JOB=base_failed
+		ON_FAILED_JOB=base_failed
 		build_base
 		return
 	fi
@@ -96,25 +95,21 @@ job_failed()
 	job_failed_again "$@"
 }
 
-# What is called before a failed guest counts: it ends the check if the base fails, too.
-# Empty where the base has run before.
-ASK_BASE=
+# A function that runs the same job on the base before a failed guest counts, by which the
+# check ends if that fails, too: see base_failed. Empty where the base has run before.
+RUN_BASE_FIRST=
 
 job_failed_again()
 {
-	[ -z "$ASK_BASE" ] || "$ASK_BASE"
+	[ -z "$RUN_BASE_FIRST" ] || "$RUN_BASE_FIRST"
 	fail "the patched kernel does not survive it: $2"
 	leave 0
 }
 
-# base_failed DIR WHY: a sanitizer that complains about the base cannot judge the
-# submission, and a guest that does not start or end judges nothing.
+# base_failed DIR WHY: there is nothing to compare the submission with
 base_failed()
 {
-	[ -n "$SPLATS" ] || [ "$VERDICT" = panic ] || die "the base: $2"
-	# a repeated run for flaky tests: this one just adds no result
-	[ -z "${BASE_AGAIN-}" ] || return 0
-	not_applicable "the base does not survive it itself: $2"
+	die "the base does not survive it itself: $2"
 }
 
 # enable_options: new options are off by default: switch them on to test them. Those of
@@ -231,6 +226,13 @@ install_for_gate()
 	[ -n "$errors" ] || die "the kselftests could not be installed (status $status)"
 	fail "the kselftests do not build: $errors"
 	return 1
+}
+
+# sanitize DEBUG: our kselftests on x86_64 with that debug configuration
+sanitize()
+{
+	DEBUG=$1
+	kselftests_on x86_64
 }
 
 # silence_limit: seconds after which a job that prints nothing hangs. All tests together

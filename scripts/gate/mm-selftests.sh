@@ -25,7 +25,7 @@ compare_mm_selftests()
 	build_programs
 	RUNS=$SCRATCH/runs
 	mkdir -p "$RUNS"
-	ASK_BASE=base_survives
+	RUN_BASE_FIRST=base_survives
 	for mode in $(modes); do
 		results_of patched "$mode" "$mode"
 		compare "$mode"
@@ -33,21 +33,15 @@ compare_mm_selftests()
 	warn_silent_programs "$mode"
 }
 
-# base_survives: after the submission did not; base_failed() ends the check if not
+# base_survives: run after the submission did not; base_failed() ends the check if the base
+# does not either
 base_survives()
 {
 	results_of base base.survives ''
 }
 
-# sanitize DEBUG: our kselftests with that debug configuration. A submission that does
-# not carry our options has those of the kernel that fork and write.
-sanitize()
-{
-	DEBUG=$1
-	kselftests_on x86_64
-}
-
-# What a series of ours is asked with: nothing ahead, a fixed window, an adaptive one.
+# The settings that our own series is run with: nothing ahead, a fixed window, an adaptive
+# one
 modes()
 {
 	if [ -n "$G_OURS" ]; then
@@ -57,12 +51,12 @@ modes()
 	fi
 }
 
-# A kernel that checks all it does takes several times as long.
+# programs: the lines of fixtures/mm-selftests for MM_PROGRAMS
 programs()
 {
-	awk -v only="$MM_PROGRAMS" -v times="$([ -n "$DEBUG" ] && echo 5 || echo 1)" '
+	awk -v only="$MM_PROGRAMS" '
 		/^(#|$)/ { next }
-		{ name = $1; sub(/.*\//, "", name); $2 *= times }
+		{ name = $1; sub(/.*\//, "", name) }
 		only == "" || index(" " only " ", " " name " ")' "$ROOT/fixtures/mm-selftests"
 }
 
@@ -202,8 +196,6 @@ run_on_base()
 		grep -qs "^$name: @status " "$RUNS/base.$number" || echo "$name"
 	done | paste -sd' ')
 	[ -n "$MM_PROGRAMS" ] || return 0
-	BASE_AGAIN=
-	[ "$number" -eq 1 ] || BASE_AGAIN=1
 	results_of base base.now ''
 	[ -s "$RUNS/base.now" ] || [ "$number" -gt 1 ] || die "no test ran on the base"
 	cat "$RUNS/base.now" >> "$RUNS/base.$number"
