@@ -127,7 +127,7 @@ judge_submission()
 		start_ticker "$name" "$start"
 		run_nested_gate --series "$SCRATCH/$name.mbox" --base "$(submission_base "$file" "$kernel")" \
 			--no-verdict --only "$(submission_field "$file" Run)" --jobs "$JOBS" ${TIMEOUT:+--timeout "$TIMEOUT"} \
-			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} --json "$LOGS/$name.json" > "$log" 2>&1 || status=$?
+			${FRESH:+--fresh} ${INSTALL_DEPS:+--install-deps} > "$log" 2>&1 || status=$?
 		stop_ticker
 		leave_if_interrupted "$status"
 		wrong=$(wrong_verdict "$file" "$log" "$status")

@@ -295,18 +295,17 @@ run_guest_once()
 	wait_guest "$dir" "$seconds"
 	wait "$reader" 2> /dev/null || true
 	stop_ticker
-	judge_guest "$dir" "$seconds"
+	judge_guest "$dir"
 }
 
 judge_guest()
 {
-	local dir=$1 seconds=$2 status
+	local dir=$1 status
 	tr -d '\r' < "$dir/console.log" > "$dir/console.txt"
 	SPLATS=$(find_splats "$dir/console.txt")
 	status=$(tr -d '\r' < "$dir/status" | tail -n 1)
 	case "$status" in
 	exit\ [0-9]*)
-		VERDICT=$status
 		VERDICT=exited\ ${status#exit }
 		WHY= ;;
 	*)
