@@ -18,20 +18,20 @@ killed_mutants()
 	echo "$G_DIR/mutants/$(check_key mutants-all ':!fixtures/mutants')"
 }
 
-# run_mutants GLOB: a skipped mutant is a warning
+# run_mutants GLOBS: if that is empty, all but the pending ones. A skipped mutant is a warning.
 run_mutants()
 {
-	local status=0 results
+	local globs=$1 status=0 results
 	results=$(mktemp "$SCRATCH/mutants.XXX")
 	COW_RESULTS=$results COW_KILLED=$(killed_mutants) bash "$ROOT/scripts/cmd/mutants" \
-		--kernel "$(own_kernel)" --jobs "$JOBS" --filter "$1" || status=$?
+		--kernel "$(own_kernel)" --jobs "$JOBS" ${globs:+--filter "$globs"} || status=$?
 	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
 	[ -s "$results" ] || die "the mutants left no result"
 	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | fail_each ""
 	awk -F '\t' '$1 == "skip" { print $2 ": " $3 }' "$results" | while read -r line; do
 		warn "not tried: $line"
 	done
-	note "$1: $(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"
+	note "$(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"
 }
 
 own_kernel()

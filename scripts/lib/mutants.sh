@@ -3,6 +3,9 @@
 #
 # The mutants' headers, and what is known of them.
 
+# The mutants without one of the five checks of a page (one has two parts), as globs
+FIVE_CHECKS='vma-bounds pmd-crossing not-present already-writable exclusive-flag pte-same'
+
 # mutant_files: with --from those of another folder
 mutant_files()
 {

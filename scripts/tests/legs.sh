@@ -64,7 +64,6 @@ mutants_apply()
 	return "$status"
 }
 
-FIVE='vma-bounds pmd-crossing not-present already-writable exclusive-flag pte-same'
 CHANGED_MUTANTS_MINUTES=5
 # Debian's default kernel
 IMAGE_OF_CI=linux-image-cloud-amd64
@@ -73,7 +72,7 @@ default_kernel_legs()
 {
 	local k=$K_NAME
 	leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
-	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE" --kernel "$K_CHOICE"
+	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE_CHECKS" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
 		leg "$k: quick submissions" ours gate --selftest --quick --base "$K_CHOICE"
 		leg "$k: changed mutants" ours mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
