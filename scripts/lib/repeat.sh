@@ -60,13 +60,14 @@ repeat_command()
 	finish
 }
 
-# What decides the results: the arguments, and all files of ours but documents
+# repeat_key: of what decides the results: the arguments, the series, the tests, and the
+# configurations, programs and scripts by which they are built and run
 repeat_key()
 {
 	{
 		printf '%s\n' "${REPEATED[@]}"
-		worktree_hash Kconfig.fragment fixtures/config fixtures/init fixtures/kernels kunit patches \
-			scripts/lib selftests
+		worktree_hash Kconfig.fragment fixtures/config fixtures/init fixtures/kernels fixtures/qemu \
+			fixtures/um kunit patches scripts/cmd scripts/lib selftests
 	} | sha256sum | cut -c1-16
 }
 
