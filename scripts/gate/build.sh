@@ -229,32 +229,50 @@ warnings_of()
 		sed -e 's/^\.\.\/tree\///' -e 's|^/[^:]*/gate/tree/||' | with_new_names | without_line_numbers | sort
 }
 
+# compile_both WAY BEFORE FUNCTION MAKE-ARGUMENT...: compiles the touched objects of the
+# commit BEFORE, then those of the whole series, and calls FUNCTION with 'before' or 'after'
+# and the log each time. Sets GB_OUT to the folder with the objects, GB_OBJECTS to their names,
+# and COMPILED to nothing if the series does not compile, which is a finding.
+compile_both()
+{
+	local way=$1 commit=$2 function=$3 when log config=$ROOT/fixtures/config
+	shift 3
+	GB_OUT=$G_DIR/x86_64-$way
+	COMPILED=1
+	make_flags
+	fragment_of "$way"
+	for when in before after; do
+		log=$LOGS/$way.$when.log
+		checkout_in_gate_tree "$commit"
+		gate_config "$GB_OUT" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
+		mapfile -t GB_OBJECTS < <(objects "$commit" "$GB_OUT")
+		if ! compile "$GB_OUT" x86_64 "$log" "$@" -- "${GB_OBJECTS[@]}"; then
+			[ "$when" = after ] || die "the base does not compile: $(errors_of "$log")"
+			fail "$way: does not compile: $(errors_of "$log")"
+			COMPILED=
+		fi
+		[ -z "$COMPILED" ] || "$function" "$when" "$log"
+		commit=$G_HEAD
+	done
+	count_objects "${#GB_OBJECTS[@]}"
+}
+
 # compare_warnings WAY MAKE-ARGUMENT...: those of the touched objects that the base
 # does not have.
 compare_warnings()
 {
-	local way=$1 out=$G_DIR/x86_64-$1 commit when objects
-	local config=$ROOT/fixtures/config
-	shift
-	make_flags
-	fragment_of "$way"
-	for when in before after; do
-		commit=$G_BASE
-		[ "$when" = before ] || commit=$G_HEAD
-		checkout_in_gate_tree "$commit"
-		gate_config "$out" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
-		mapfile -t objects < <(objects "$commit" "$out")
-		if ! compile "$out" x86_64 "$LOGS/$way.$when.log" "$@" -- "${objects[@]}"; then
-			[ "$when" = after ] ||
-				die "the base does not compile: $(errors_of "$LOGS/$way.$when.log")"
-			fail "$way: does not compile: $(errors_of "$LOGS/$way.$when.log")"
-		fi
-		warnings_of "$LOGS/$way.$when.log" > "$SCRATCH/$way.$when"
-	done
-	count_objects "${#objects[@]}"
-	[ "$way" != on ] || warn_options_off "$out"
-	new_lines "$SCRATCH/$way.before" "$SCRATCH/$way.after" | fail_each "$way: "
-	note "$way: ${#objects[@]} objects, $(wc -l < "$SCRATCH/$way.before") warnings before"
+	local way=$1
+	compile_both "$way" "$G_BASE" take_warnings "${@:2}"
+	[ -n "$COMPILED" ] || return 0
+	[ "$way" != on ] || warn_options_off "$GB_OUT"
+	new_lines "$SCRATCH/warnings.before" "$SCRATCH/warnings.after" | fail_each "$way: "
+	note "$way: ${#GB_OBJECTS[@]} objects, $(wc -l < "$SCRATCH/warnings.before") warnings before"
+}
+
+# take_warnings before|after LOG: for compile_both
+take_warnings()
+{
+	warnings_of "$2" > "$SCRATCH/warnings.$1"
 }
 
 #

@@ -147,3 +147,19 @@ without_line_numbers()
 {
 	sed -E 's/^([^: ]+):[0-9]+(:[0-9]+(-[0-9]+)?)?:/\1:/; t; s/^([^: ]+):[0-9]+ /\1: /'
 }
+
+#
+# Our own benchmarks
+#
+
+# judge_by_bench WHAT NOTE ARGUMENT...: runs the command bench, on our own series. Each row
+# that fails is a failure; NOTE says what the others are.
+judge_by_bench()
+{
+	local what=$1 note=$2 status=0
+	shift 2
+	COW_RESULTS=$RESULTS bash "$ROOT/scripts/cmd/bench" "$@" --jobs "$JOBS" --kernel "${K_PATH:-$K_NAME}" || status=$?
+	[ "$status" -le 1 ] || die "$what could not be measured (status $status)"
+	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$RESULTS" | fail_each ""
+	note "$(count_results pass) rows $note"
+}
