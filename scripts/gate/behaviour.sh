@@ -38,6 +38,7 @@ base_tree()
 boot_kernel()
 {
 	UNPATCHED=
+	HAS_SERIES=$([ -n "$G_OURS" ] && echo yes || echo no)
 	RIVAL_FRAGMENT=
 	if [ "$1" = base ]; then
 		ON_FAILED_JOB=base_failed
@@ -150,12 +151,6 @@ note_options()
 	[ -z "${OPTIONS_NOTED-}" ] || return 0
 	OPTIONS_NOTED=1
 	note "switched on: $(sed 's/[[:space:]]*# optional//' "$RIVAL_FRAGMENT" | paste -sd' ')"
-}
-
-# Whether Kconfig.fragment is for this kernel: lib/build.sh asks.
-tree_has_series()
-{
-	[ -n "$G_OURS" ]
 }
 
 need_our_tests()

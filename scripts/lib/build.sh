@@ -54,8 +54,13 @@ fragments()
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }
 
+# tree_has_series: whether K_TREE has the options of Kconfig.fragment. HAS_SERIES, yes or
+# no, is the word of a caller that knows.
+HAS_SERIES=
+
 tree_has_series()
 {
+	[ -z "$HAS_SERIES" ] || { [ "$HAS_SERIES" = yes ]; return; }
 	[ -n "$(series_patches "$(series_of "$K_TREE")")" ]
 }
 

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Tests of the command line, of the console scanner and of the KTAP reader.
+# Tests of the command line, of the console scanner, of the KTAP reader, and of what else
+# all commands share.
 
-# refused MESSAGE COMMAND...: bad usage is status 2, with a message
+# refused_with MESSAGE COMMAND...: bad usage is status 2, with a message
 refused_with()
 {
 	local message=$1
@@ -74,7 +75,7 @@ test_splat_scanner()
 	done
 }
 
-# However many tests fail: with set -o pipefail, a reader that has seen enough is fatal.
+# However many tests fail: with set -o pipefail, a reader that ends early is fatal (SIGPIPE).
 test_many_failures()
 {
 	local log=$SCRATCH/many.log status=0
@@ -98,7 +99,21 @@ test_full_disk()
 	want_same "$status" 1 && want_output "only 3 MB are free for $SCRATCH"
 }
 
-# Only the emulator's own oops may be tried again.
+# One guest at a time has real-time priority, if that is allowed.
+test_realtime_priority()
+{
+	local first=OTHER policies status=0
+	[ "$(nproc)" -eq 1 ] || [ ! -w /run/lock ] || ! chrt --rr 1 true 2> /dev/null || first=RR
+	# unless a guest of somebody else's is the first now
+	flock --nonblock /run/lock/cow-guest true 2> /dev/null || first=OTHER
+	policies=$("$ROOT/scripts/lib/with-realtime-priority" sh -c '
+		chrt -p $$
+		chrt --other 0 "$0" sh -c "chrt -p \$\$; exit 3"
+		exit $?' "$ROOT/scripts/lib/with-realtime-priority") || status=$?
+	want_same "$status $(echo "$policies" | sed -n 's/.* SCHED_//p' | paste -sd,)" "3 $first,OTHER"
+}
+
+# A guest is booted again only after the oops that the emulator causes.
 test_emulator_slip()
 {
 	local file

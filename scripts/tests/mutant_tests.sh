@@ -27,20 +27,6 @@ test_kselftest_words()
 		"$(printf '%s\n' 'adaptive ' 'child_exit -t every' 'cow_abi -t histogram -r abi.one.test')"
 }
 
-# The first guest is ahead of all, if that is allowed; the next one is not.
-test_urgently()
-{
-	local first=OTHER policies status=0
-	[ "$(nproc)" -eq 1 ] || [ ! -w /run/lock ] || ! chrt --rr 1 true 2> /dev/null || first=RR
-	# unless a guest of somebody else's is the first now
-	flock --nonblock /run/lock/cow-guest true 2> /dev/null || first=OTHER
-	policies=$("$ROOT/scripts/lib/with-realtime-priority" sh -c '
-		chrt -p $$
-		chrt --other 0 "$0" sh -c "chrt -p \$\$; exit 3"
-		exit $?' "$ROOT/scripts/lib/with-realtime-priority") || status=$?
-	want_same "$status $(echo "$policies" | sed -n 's/.* SCHED_//p' | paste -sd,)" "3 $first,OTHER"
-}
-
 # A mutant is remembered as long as it is the same.
 test_mutants_remembered()
 (
