@@ -69,6 +69,8 @@ SET_CONFIG=
 APPEND_ON=
 ARGS=()
 
+# For the help of commands. All commands take these options, so that scripts can give them
+# to any; one that has no use for some names only the others.
 common_options()
 {
 	cat <<-'END'
@@ -76,8 +78,13 @@ common_options()
 	  --jobs N        parallel jobs of builds
 	  --install-deps  install the host packages that are missing
 	  -v              say more
-	  -h, --help      this text
 	END
+	help_option
+}
+
+help_option()
+{
+	echo '  -h, --help      this text'
 }
 
 takes()

@@ -18,7 +18,7 @@ fake_kernel()
 	printf 'TARGETS += breakpoints\nTARGETS += cpufreq\n' > "$1/tools/testing/selftests/Makefile"
 }
 
-# fake_package DIR: an apt archive below DIR that serves linux-source-6.12
+# fake_archive DIR: an apt archive below DIR that serves linux-source-6.12
 fake_archive()
 {
 	local archive=$1 codename package=$1/package dir
