@@ -16,7 +16,7 @@ usage()
 	  kunit       KUnit by the kernel's own kunit.py
 	  kselftest   builds TARGETS=cow, boots a guest and runs it there
 	  boot        runs a program of the host as root in the booted kernel
-	  bench       the benchmarks, in numbers that two machines agree on
+	  bench       the benchmarks, in instructions or ratios of time
 	  profile     where the time of a fork, or of a copy-on-write fault, goes
 	  tree        prints the path of the prepared kernel tree
 	  export DIR  writes the mail-ready series
@@ -30,7 +30,7 @@ usage()
 	  list        kernels, tests or mutants
 
 	Common options: --kernel 6.12|7.3|PATH, --jobs N, --install-deps, -v.
-	'./run_tests.sh COMMAND --help' tells the rest.
+	'./run_tests.sh COMMAND --help' lists all options.
 
 	Exit status: 0 passed, 1 a test failed, 2 usage or infrastructure error,
 	4 everything was skipped.

@@ -268,8 +268,9 @@ die_of_switch()
 	die "the patched kernel does not take $what ($(awk -F '\t' -v what="$what" '$1 == what { by = $2 } END { print by }' <<< "$G_SWITCHED"))"
 }
 
-# compare_with_base: what fails, or skips though it should not here, is asked of the base.
-# What fails there, too, is not held against the submission; what passes there must not skip.
+# compare_with_base: tests that fail, or skip though they should not here, are run on the
+# base, too. Those that fail there as well are not held against the submission; those that
+# pass there must not skip.
 compare_with_base()
 {
 	local line

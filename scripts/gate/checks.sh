@@ -10,8 +10,8 @@
 # of ours that decide its verdict), Tree (gate: it works on the gate's own tree).
 #
 
-# all_checks: names, in the order in which they run. In a subshell, as callers that take
-# globs have switched off that the shell expands them.
+# all_checks: names, in the order in which they run. In a subshell, because callers may have
+# switched pathname expansion off (set -f).
 all_checks()
 (
 	set +f
@@ -92,7 +92,7 @@ check_gate_options()
 	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"
 }
 
-# What the chosen checks need on the host; asked for before any of them runs.
+# What the chosen checks need on the host, installed before any of them runs
 need_check_packages()
 {
 	local name

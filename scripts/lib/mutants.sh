@@ -134,8 +134,8 @@ passed_in()
 		END { exit bad || n["fail"] || !n["pass"] }' "$1"
 }
 
-# Who calls may name a folder that remembers which mutants were killed, and has to see
-# to it that all else is as it was then.
+# The caller may name a folder that remembers which mutants were killed. It must then name
+# another one whenever anything but the mutants has changed.
 KILLED=${COW_KILLED-}
 
 # memory_of FILE: that of this very mutant

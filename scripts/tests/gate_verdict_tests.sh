@@ -103,7 +103,7 @@ test_gate_kcidb()
 	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json"
 }
 
-# With one patch, what is asked of each patch is what other checks ask of all.
+# With one patch, the checks of each patch are skipped: those of the whole do the same.
 test_gate_single_patch()
 {
 	find "$BOX/scripts/gate/checks" -type f ! -name build-each ! -name behaviour-kunit-each -delete

@@ -134,7 +134,7 @@ test_virtme_ng()
 		leg_with no-such-vng mine true
 		leg_with no-such-vng other true
 		leg_with sh mine true)" "skipped mine: no-such-vng is not installed"$'\n'"ran mine" || return
-	# a vng that has no kernel, and tells what it is asked for
+	# a vng without a kernel, which prints its arguments
 	mkdir -p "$bin" "$PLAIN/tools/testing/kunit"
 	printf '#!/bin/sh\n[ "$1" = --run ] || exit 0\nwhile [ "$1" != -- ]; do shift; done\nshift\ncase "$*" in\n*kselftest*) cat "%s" ;;\n*) exec "$@" ;;\nesac\n' \
 		"$SCRATCH/vng.ktap" > "$bin/vng"

@@ -272,8 +272,9 @@ static void check_content(struct __test_metadata *_metadata)
 }
 
 /*
- * How many pages are not those that they were? Page AT apart, a run behind it. Another
- * kernel than ours may copy what it likes, but no page that nobody else has.
+ * Count the pages, other than page AT, that have another page frame than before. With our
+ * series they must be a run behind AT. Any other kernel may copy other pages, too, but
+ * not those before AT, which nobody shares.
  */
 static int count_moved(struct __test_metadata *_metadata)
 {

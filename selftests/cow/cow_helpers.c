@@ -330,10 +330,10 @@ size_t cow_pmd_size(void)
 #define THP_DIR	"/sys/kernel/mm/transparent_hugepage/"
 
 /*
- * Where khugepaged makes folios of this size, too, it would move pages whose place a
- * test goes by. It looks at once when the first process in the system asks for huge
- * pages, then every 10 seconds: let that be this process, with nothing to be found yet,
- * and the second look in a day.
+ * Where khugepaged collapses to folios of this size, too, it would move pages whose page
+ * frames a test compares. It scans when the first process in the system asks for huge
+ * pages, then every 10 seconds. Let this process be the first, with nothing to collapse
+ * yet, and delay the second scan by a day.
  */
 static void cow_quiet_khugepaged(struct cow_undo *undo)
 {
@@ -355,7 +355,7 @@ static void cow_quiet_khugepaged(struct cow_undo *undo)
 		return;
 	*(volatile char *)p = 1;
 	madvise(p, len, MADV_HUGEPAGE);
-	/* It has looked, or it was not asked to: another process was first. */
+	/* Wait for the scan. There is none if another process was first. */
 	for (i = 0; i < 100 && !cow_read_long(scans, &now) && now == then; i++)
 		usleep(10000);
 	munmap(p, len);

@@ -609,8 +609,8 @@ FIXTURE_TEARDOWN_PARENT(cow_stress)
 }
 
 /*
- * The limit: half of what is used, or more, for a moment only, as who is above
- * it has to wait; that makes for reclaim, but kills nobody.
+ * Set memory.high to at least half of the usage. That causes reclaim, but no
+ * OOM kill. Only for a moment, as tasks above the limit are throttled.
  */
 static void limit_cgroup(const char *dir, __u64 *rnd)
 {

@@ -194,7 +194,7 @@ TEST_F_TIMEOUT(mapping_changes, moved, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/* Whoever tracks writes looks at addresses: a page that moves is new where it comes. */
+/* Write tracking goes by addresses: a page is soft-dirty at the address it is moved to. */
 TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved, TEST_TIMEOUT)
 {
 	struct cow_child c;

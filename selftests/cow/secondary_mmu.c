@@ -424,8 +424,8 @@ TEST_F_TIMEOUT(secondary_mmu, device_writes_first, TEST_TIMEOUT)
 }
 
 /*
- * Faults that copy no anonymous page of ours, or not for a write: the device must be told
- * as well.
+ * Write faults on other than anonymous pages (the zero page, a private file), and copies
+ * without a write (unsharing): the device must be notified as well.
  */
 
 /* The device has all pages of the area, which are then written to. */

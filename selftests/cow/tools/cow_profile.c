@@ -175,8 +175,9 @@ struct section {
 };
 
 /*
- * A traced function: in which section it is, and to which the time belongs that
- * its caller spends after it, until the next function that says so.
+ * A traced function: the section that its own time is charged to, and the one
+ * that its caller's time is charged to after it has returned, until another
+ * function changes that.
  */
 struct probe {
 	const char *function;
@@ -1024,12 +1025,13 @@ static double traced_gap(const struct probe *list, int nr, bool nested, int call
 }
 
 /*
- * One traced call costs what it makes getuid() dearer. How much of this is
- * between its two time stamps: what is there, without the call itself, which is
- * as much dearer than a system call that does not exist. From an entry to the
- * entry of a function inside: what is there, but for a few instructions. Before
- * the first event: assume that half of a system call that does nothing is its
- * entry.
+ * A traced call costs as much as it slows down getuid(). The part between its
+ * two time stamps is the time measured there, less the call itself: getuid()
+ * less a system call that does not exist. The part between an entry and the
+ * entry of a function inside is the time measured there: only a few
+ * instructions of the kernel are in between. The part before the first event
+ * is the time up to there, less the kernel's own entry: assume that this is
+ * half of a system call that does nothing.
  */
 static void measure_tracer(void)
 {
