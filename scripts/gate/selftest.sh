@@ -3,7 +3,7 @@
 #
 # The gate's own test: it judges fixtures/submissions, whose verdicts are known.
 #
-# Each has one mistake. NAME.mbox is a whole submission; NAME.diff is a diff against the
+# Most have one mistake. NAME.mbox is a whole submission; NAME.diff is a diff against the
 # mails of good.mbox, if any is needed. Both begin with a header, which an empty line ends:
 #   Submission: what is wrong with it
 #   Base: base or series (our own series is the base)
