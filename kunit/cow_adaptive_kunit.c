@@ -717,6 +717,27 @@ static void reuse_forgets_last_cpu(struct kunit *test)
 #endif
 }
 
+/* A page of the child's anon_vma becomes the parent's, as in wp_can_reuse_anon_folio(). */
+static void reuse_takes_anon_vma(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	struct vm_area_struct *vma, *child;
+	struct folio *folio;
+
+	reuse_share(test);
+	folio = page_folio(f->parent.pages[ODD].page);
+	vma = vma_lookup(current->mm, cowt_page_addr(test, ODD));
+	child = vma_lookup(f->child.mm, cowt_page_addr(test, ODD));
+	KUNIT_ASSERT_PTR_NE(test, child->anon_vma, vma->anon_vma);
+	folio_lock(folio);
+	folio_move_anon_rmap(folio, child);
+	folio_unlock(folio);
+	cowt_write_fault(test, FAULT);
+	KUNIT_EXPECT_PTR_EQ(test, folio_anon_vma(folio), vma->anon_vma);
+	cowt_expect_clean(test, REUSE_WINDOW, true);
+	cowt_expect_region_reused(test, 0, REUSE_WINDOW | BIT_ULL(FAULT));
+}
+
 static void reuse_vma_refuses(struct kunit *test)
 {
 	const struct refused_case *c = test->param_value;
@@ -838,6 +859,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_in_window, odd_gen_params),
 	KUNIT_CASE(reuse_forgets_last_cpu),
+	KUNIT_CASE(reuse_takes_anon_vma),
 	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
 	KUNIT_CASE(reuse_vma_read_only),
 	KUNIT_CASE(reuse_fixed_window),

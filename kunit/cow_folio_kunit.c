@@ -8,7 +8,6 @@
 #include <linux/memcontrol.h>
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
-#include <linux/page_counter.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
 #include <linux/swap.h>
@@ -710,24 +709,22 @@ static void folio_memory_policy(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* Nothing is copied ahead in a cgroup that is close to its limit. */
-static void folio_memcg_is_full(struct kunit *test)
+/* Room is asked for before a large folio is. */
+static bool folio_no_room_stub(struct vm_area_struct *vma, unsigned int nr)
 {
-#ifdef CONFIG_MEMCG
-	unsigned long max;
+	struct kunit *test = kunit_get_current_test();
 
-	if (mem_cgroup_disabled())
-		kunit_skip(test, "memory cgroups are disabled");
+	KUNIT_EXPECT_EQ_MSG(test, nr, FOLIO_PAGES, "pages that room is asked for");
+	return false;
+}
+
+static void folio_no_room(struct kunit *test)
+{
 	share_for_folio(test);
-	max = root_mem_cgroup->memory.max;
-	WRITE_ONCE(root_mem_cgroup->memory.max, MEMCG_CHARGE_BATCH - 1);
+	kunit_activate_static_stub(test, cow_precopy_has_room, folio_no_room_stub);
 	cowt_write_fault(test, FAULT);
-	WRITE_ONCE(root_mem_cgroup->memory.max, max);
 	cowt_expect_region(test, BIT_ULL(FAULT));
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, FOLIO_PAGES - 1);
-#else
-	kunit_skip(test, "not in this configuration");
-#endif
 }
 
 static void folio_notifier_range(struct kunit *test)
@@ -976,6 +973,27 @@ static void folio_partly_unmapped(struct kunit *test)
 	}
 }
 
+/* Enough pages are free, but only in blocks of up to 8. */
+static void folio_no_block_in_zone(struct kunit *test)
+{
+	struct zone *zone = kvzalloc(sizeof(*zone), GFP_KERNEL);
+	LIST_HEAD(block);
+
+	KUNIT_ASSERT_NOT_NULL(test, zone);
+	atomic_long_set(&zone->vm_stat[NR_FREE_PAGES], 1000);
+	zone->_watermark[WMARK_LOW] = 400;
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
+	zone->free_area[3].nr_free = 1;
+	INIT_LIST_HEAD(&zone->free_area[3].free_list[MIGRATE_MOVABLE]);
+	list_add(&block, &zone->free_area[3].free_list[MIGRATE_MOVABLE]);
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 2));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 3));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 4));
+	zone->_watermark[WMARK_LOW] = 1000;
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
+	kvfree(zone);
+}
+
 static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE_PARAM(folio_sizes, order_gen_params),
 	KUNIT_CASE_PARAM(folio_allowed, allowed_gen_params),
@@ -992,10 +1010,11 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_race_on_fault_page),
 	KUNIT_CASE(folio_race_with_child),
 	KUNIT_CASE(folio_no_block_left),
+	KUNIT_CASE(folio_no_block_in_zone),
 	KUNIT_CASE(folio_lost_race_is_freed),
 	KUNIT_CASE_PARAM(folio_unreadable_page, unreadable_gen_params),
 	KUNIT_CASE_PARAM(folio_memory_policy, policy_gen_params),
-	KUNIT_CASE(folio_memcg_is_full),
+	KUNIT_CASE(folio_no_room),
 	KUNIT_CASE(folio_notifier_range),
 	KUNIT_CASE(folio_window_with_a_hole),
 	KUNIT_CASE(folio_locked_memory),

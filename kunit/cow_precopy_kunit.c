@@ -528,6 +528,24 @@ static void no_room_in_zone(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, INT_MAX));
 }
 
+/* A node that the task may not have memory from has no room for it. */
+static void no_room_in_cpuset(struct kunit *test)
+{
+#ifdef CONFIG_CPUSETS
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+	nodemask_t allowed = current->mems_allowed;
+	bool room;
+
+	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 1));
+	nodes_clear(current->mems_allowed);
+	room = cow_precopy_has_room(vma, 1);
+	current->mems_allowed = allowed;
+	KUNIT_EXPECT_FALSE(test, room);
+#else
+	kunit_skip(test, "no cpusets in this configuration");
+#endif
+}
+
 enum room_limit { MEMORY_MAX, MEMORY_HIGH, SWAP_HIGH };
 
 /**
@@ -714,6 +732,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(charge_fails),
 	KUNIT_CASE(no_room),
 	KUNIT_CASE(no_room_in_zone),
+	KUNIT_CASE(no_room_in_cpuset),
 	KUNIT_CASE_PARAM(memcg_room, room_gen_params),
 	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),
 	KUNIT_CASE(notifier_range),
