@@ -82,6 +82,13 @@ kill_guest()
 
 at_exit kill_guest
 
+# end_with_guest: for a subshell that starts a guest, as it has no trap of the shell's
+end_with_guest()
+{
+	trap kill_guest EXIT
+	trap 'exit 1' HUP INT TERM
+}
+
 QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
 
 # What a command adds to QEMU's arguments.
