@@ -14,7 +14,6 @@
 #include <linux/pgalloc.h>
 #include <linux/pgtable.h>
 #include <linux/prandom.h>
-#include <linux/sched/mm.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
 
@@ -1437,17 +1436,6 @@ static void policy_of_file(struct kunit *test)
 #endif
 }
 
-/* The bulk allocator does not see that pages will be pinned, and must not be movable. */
-static void pinned_for_long(struct kunit *test)
-{
-	unsigned int flags = memalloc_pin_save();
-	struct vm_area_struct vma = {};
-	struct page *pages[3] = {};
-
-	KUNIT_EXPECT_EQ(test, cow_precopy_alloc_bulk(&vma, ARRAY_SIZE(pages), pages), 0);
-	memalloc_pin_restore(flags);
-}
-
 static struct kunit_case cow_checks_cases[] = {
 	KUNIT_CASE_PARAM(in_vma, in_vma_gen_params),
 	KUNIT_CASE_PARAM(same_pmd, same_pmd_gen_params),
@@ -1464,7 +1452,6 @@ static struct kunit_case cow_checks_cases[] = {
 	KUNIT_CASE(refs_known),
 	KUNIT_CASE(zone_has_room),
 	KUNIT_CASE(policy_of_file),
-	KUNIT_CASE(pinned_for_long),
 	KUNIT_CASE_PARAM(gather_run, gather_gen_params),
 	KUNIT_CASE_PARAM(gather_run_no_hw_dirty, gather_gen_params),
 	KUNIT_CASE_PARAM(gather_kinds, kind_gen_params),

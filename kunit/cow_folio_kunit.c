@@ -848,6 +848,12 @@ static const struct part_case part_cases[] = {
 		.needs = !IS_ENABLED(CONFIG_ARM64_CONTPTE),
 		.reused = true,
 	}, {
+		.desc = "NUMA hinting",
+		.late = cowt_odd_protnone,
+		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING) &&
+			 !IS_ENABLED(CONFIG_ARM64_CONTPTE),
+		.why = COW_SKIP_SPECIAL,
+	}, {
 		.desc = "replaced by another page",
 		.late = cowt_odd_write_and_protect,
 		.needs = true,
@@ -978,13 +984,16 @@ static void folio_no_block_in_zone(struct kunit *test)
 {
 	struct zone *zone = kvzalloc(sizeof(*zone), GFP_KERNEL);
 	LIST_HEAD(block);
+	unsigned int i;
 
 	KUNIT_ASSERT_NOT_NULL(test, zone);
 	atomic_long_set(&zone->vm_stat[NR_FREE_PAGES], 1000);
 	zone->_watermark[WMARK_LOW] = 400;
+	for (i = 0; i < MIGRATE_TYPES; i++)
+		INIT_LIST_HEAD(&zone->free_area[3].free_list[i]);
 	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
 	zone->free_area[3].nr_free = 1;
-	INIT_LIST_HEAD(&zone->free_area[3].free_list[MIGRATE_MOVABLE]);
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
 	list_add(&block, &zone->free_area[3].free_list[MIGRATE_MOVABLE]);
 	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 2));
 	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 3));
@@ -992,6 +1001,25 @@ static void folio_no_block_in_zone(struct kunit *test)
 	zone->_watermark[WMARK_LOW] = 1000;
 	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
 	kvfree(zone);
+}
+
+static bool no_block_stub(struct zone *zone, int highest, unsigned int order)
+{
+	KUNIT_EXPECT_EQ(kunit_get_current_test(), order, FOLIO_ORDER);
+	return false;
+}
+
+/* Then no large folio is asked for. */
+static void folio_needs_block(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	share_for_folio(test);
+	kunit_activate_static_stub(test, cow_zone_has_block, no_block_stub);
+	kunit_activate_static_stub(test, cow_folio_try_alloc, no_folio_stub);
+	cowt_write_fault(test, FAULT);
+	KUNIT_EXPECT_EQ(test, f->nr_folios, 0);
+	expect_pages(test, FAULT, FOLIO);
 }
 
 static struct kunit_case cow_folio_cases[] = {
@@ -1011,6 +1039,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_race_with_child),
 	KUNIT_CASE(folio_no_block_left),
 	KUNIT_CASE(folio_no_block_in_zone),
+	KUNIT_CASE(folio_needs_block),
 	KUNIT_CASE(folio_lost_race_is_freed),
 	KUNIT_CASE_PARAM(folio_unreadable_page, unreadable_gen_params),
 	KUNIT_CASE_PARAM(folio_memory_policy, policy_gen_params),

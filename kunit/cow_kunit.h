@@ -311,6 +311,7 @@ struct folio *cowt_odd_folio(struct kunit *test);
 void cowt_odd_zap(struct kunit *test);
 void cowt_odd_write(struct kunit *test);
 void cowt_odd_write_and_protect(struct kunit *test);
+void cowt_odd_protnone(struct kunit *test);
 void cowt_odd_poison(struct kunit *test);
 void cowt_odd_unpoison(struct kunit *test);
 void cowt_share_odd(struct kunit *test, u64 demanded, u64 alone);

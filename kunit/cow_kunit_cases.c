@@ -185,7 +185,7 @@ static void odd_exclusive_get(struct kunit *test)
 	odd_get(test);
 }
 
-/* Without a reference, which whoever locks a folio has: the lock alone is no obstacle. */
+/* Whoever locks a folio has a reference; here nobody does, and the lock is no obstacle. */
 static void odd_lock(struct kunit *test)
 {
 	folio_lock(cowt_odd_folio(test));
@@ -271,7 +271,7 @@ void cowt_odd_unpoison(struct kunit *test)
 	ClearPageHWPoison(f->odd);
 }
 
-static void odd_protnone(struct kunit *test)
+void cowt_odd_protnone(struct kunit *test)
 {
 	cowt_change_pte(test, ODD, cowt_pte_make_protnone);
 }
@@ -402,7 +402,7 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 		.reuse = COW_SKIP_SPECIAL,
 	}, {
 		.desc = "NUMA hinting",
-		.late = odd_protnone,
+		.late = cowt_odd_protnone,
 		.needs = IS_ENABLED(CONFIG_NUMA_BALANCING),
 		.copy = COW_SKIP_SPECIAL,
 		.reuse = COW_SKIP_SPECIAL,

@@ -546,6 +546,20 @@ static void no_room_in_cpuset(struct kunit *test)
 #endif
 }
 
+/* Pages that will be pinned must not be movable, and room is asked for movable ones. */
+static void no_room_for_pins(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+	unsigned int flags;
+	bool room;
+
+	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 1));
+	flags = memalloc_pin_save();
+	room = cow_precopy_has_room(vma, 1);
+	memalloc_pin_restore(flags);
+	KUNIT_EXPECT_FALSE(test, room);
+}
+
 enum room_limit { MEMORY_MAX, MEMORY_HIGH, SWAP_HIGH };
 
 /**
@@ -733,6 +747,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(no_room),
 	KUNIT_CASE(no_room_in_zone),
 	KUNIT_CASE(no_room_in_cpuset),
+	KUNIT_CASE(no_room_for_pins),
 	KUNIT_CASE_PARAM(memcg_room, room_gen_params),
 	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),
 	KUNIT_CASE(notifier_range),

@@ -151,6 +151,7 @@ enum result {
 	STILL_SHARED,
 	STILL_IN_SWAP,
 	NO_USERFAULTFD,
+	NOT_PROTECTED,
 	LOST_AT_FORK,
 	LOST_IN_SWAP,
 	LOST_FROM_SWAP,
@@ -318,7 +319,7 @@ static int round_of_protection(struct work *work)
 	if (cow_child_idle(&c))
 		return NO_CHILD;
 	if (!protect_pages(fd, work->p, odd, true))
-		return NO_USERFAULTFD;
+		return NOT_PROTECTED;
 	write_pages(work->p, even, TAG + 1);
 	if (!swap_out(work->cgroup, work->p))
 		return NOT_SWAPPED;
