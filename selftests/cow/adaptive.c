@@ -729,7 +729,7 @@ TEST_F_TIMEOUT(adaptive, lazyfree_by_a_child, TEST_TIMEOUT)
 TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
 {
 	const int nr = 512, run = 16 * (COW_ADAPTIVE_MAX + 1) + 1;
-	int i, gone, swapped = 0;
+	int gone, swapped = 0;
 
 	for (gone = 0; gone < 2; gone++) {
 		share(_metadata, nr, 0, 0, gone);
@@ -739,8 +739,7 @@ TEST_F_TIMEOUT(adaptive, unused_copies_to_swap, TEST_TIMEOUT)
 			ASSERT_EQ(run_window(), count_unused(nr));
 		if (madvise(area, nr * ps, MADV_PAGEOUT))
 			SKIP(return, "no MADV_PAGEOUT");
-		for (i = run; i < run + run_window(); i++)
-			swapped += !!(cow_pagemap(area + i * ps) & COW_PM_SWAP);
+		swapped += cow_swapped(area + run * ps, run_window());
 		check_content(_metadata, nr);
 		/* Again, with what was read back only */
 		ASSERT_EQ(0, madvise(area, nr * ps, MADV_PAGEOUT));
@@ -1227,13 +1226,12 @@ TEST_F_TIMEOUT(adaptive, referenced_by_a_pipe, TEST_TIMEOUT)
 TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
 {
 	const int nr = 512;
-	int i, swapped = 0;
+	int swapped;
 
 	share(_metadata, nr, 0, 0, true);
 	if (madvise(area, nr * ps, MADV_PAGEOUT))
 		SKIP(return, "no MADV_PAGEOUT");
-	for (i = 0; i < nr; i++)
-		swapped += !!(cow_pagemap(area + i * ps) & COW_PM_SWAP);
+	swapped = cow_swapped(area, nr);
 	if (swapped < nr / 2)
 		SKIP(return, "only %d of %d pages went to swap", swapped, nr);
 	check_content(_metadata, nr);

@@ -599,6 +599,16 @@ bool cow_pfn_visible(void)
 	return !cow_pfns(&here, 1, &pfn) && pfn;
 }
 
+int cow_swapped(const void *addr, int nr)
+{
+	size_t ps = cow_page_size();
+	int i, swapped = 0;
+
+	for (i = 0; i < nr; i++)
+		swapped += !!(cow_pagemap((const char *)addr + i * ps) & COW_PM_SWAP);
+	return swapped;
+}
+
 bool cow_soft_dirty_works(void)
 {
 	char *p = cow_map(cow_page_size(), 0);

@@ -298,6 +298,8 @@ __u64 cow_pagemap(const void *addr);
 __u64 cow_page_flags(const void *addr);
 /* May this process see frame numbers? */
 bool cow_pfn_visible(void);
+/* How many of the nr pages at addr are in swap? */
+int cow_swapped(const void *addr, int nr);
 /* Can this process see which pages were written since it last asked? */
 bool cow_soft_dirty_works(void);
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */

@@ -265,8 +265,6 @@ TEST_F_TIMEOUT(memory_advice, wiped_in_child, TEST_TIMEOUT)
 
 	if (ret)
 		SKIP(return, "MADV_WIPEONFORK: %s", strerror(-ret));
-	for (int i = 0; i < NR; i++)
-		cow_fill(self->p + i * ps, ps, TAG);
 	test_inherited(_metadata, &inherited);
 }
 
@@ -275,8 +273,6 @@ TEST_F_TIMEOUT(memory_advice, not_in_child, TEST_TIMEOUT)
 	struct inherited inherited = { .p = self->p };
 
 	ASSERT_EQ(0, advise_middle(self->p, MADV_DONTFORK));
-	for (int i = 0; i < NR; i++)
-		cow_fill(self->p + i * ps, ps, TAG);
 	test_inherited(_metadata, &inherited);
 }
 
@@ -483,27 +479,18 @@ TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)
  * MADV_MERGEABLE
  */
 
-static int swapped_pages(const char *p)
-{
-	int i, nr = 0;
-
-	for (i = 0; i < NR; i++)
-		nr += !!(cow_pagemap(p + i * ps) & COW_PM_SWAP);
-	return nr;
-}
-
 /* Have the pages reclaimed: true if all are in swap. */
 static bool page_out(char *p)
 {
 	int i;
 
 	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
-	for (i = 0; i < 50 && swapped_pages(p) < NR; i++) {
+	for (i = 0; i < 50 && cow_swapped(p, NR) < NR; i++) {
 		cow_drain_lru();
 		if (madvise(p, NR * ps, MADV_PAGEOUT))
 			return false;
 	}
-	return swapped_pages(p) == NR;
+	return cow_swapped(p, NR) == NR;
 }
 
 /*

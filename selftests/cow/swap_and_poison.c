@@ -117,27 +117,18 @@ static const char *make_cgroup(char *dir)
 	return NULL;
 }
 
-static int swapped(const char *p)
-{
-	int i, nr = 0;
-
-	for (i = 0; i < NR; i++)
-		nr += !!(cow_pagemap(p + i * ps) & COW_PM_SWAP);
-	return nr;
-}
-
 /* Have the cgroup's pages reclaimed until most of ours are in swap. */
 static bool swap_out(const char *cgroup, const char *p)
 {
 	int i;
 
-	for (i = 0; i < 50 && swapped(p) < NR * 3 / 4; i++) {
+	for (i = 0; i < 50 && cow_swapped(p, NR) < NR * 3 / 4; i++) {
 		/* Reclaim does not see folios in an LRU batch. */
 		cow_drain_lru();
 		/* -EAGAIN: not all of that was there */
 		cow_cgroup_write(cgroup, "memory.reclaim", "16M");
 	}
-	return swapped(p) >= NR / 2;
+	return cow_swapped(p, NR) >= NR / 2;
 }
 
 enum result {
