@@ -130,7 +130,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 }
 
 /* When the last process of a cgroup has exited, at most charge batches are left. */
-static void expect_nothing_left(struct __test_metadata *_metadata,
+static void assert_nothing_left(struct __test_metadata *_metadata,
 				const char *cgroup, write_fn write)
 {
 	struct work work = { .cgroup = cgroup, .write = write };
@@ -140,29 +140,33 @@ static void expect_nothing_left(struct __test_metadata *_metadata,
 	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, &work));
 	ASSERT_EQ(0, cow_child_wait(&c));
 	left = charged(cgroup);
-	EXPECT_LE(0, left);
-	EXPECT_GT(SLACK, left)
+	ASSERT_LE(0, left);
+	ASSERT_GT(SLACK, left)
 		TH_LOG("%ld pages are still charged after %d faults", left,
 		       FAULTS);
 }
 
 TEST_F_TIMEOUT(accounting, nothing_leaks, TEST_TIMEOUT)
 {
-	expect_nothing_left(_metadata, self->cgroup[0], write_alone);
+	assert_nothing_left(_metadata, self->cgroup[0], write_alone);
 }
 
 TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
 {
-	long before, after;
+	long before, lost;
 
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP(return, "needs two CPUs");
 	before = cow_cgroup_stat(self->cgroup[0], "pgcow_lost");
-	expect_nothing_left(_metadata, self->cgroup[0], write_together);
+	assert_nothing_left(_metadata, self->cgroup[0], write_together);
 	/* Were there any? Only this series counts them. */
-	after = cow_cgroup_stat(self->cgroup[0], "pgcow_lost");
-	if (before >= 0)
-		EXPECT_LT(SLACK, after - before);
+	if (before < 0)
+		return;
+	lost = cow_cgroup_stat(self->cgroup[0], "pgcow_lost") - before;
+	ASSERT_LE(0, lost);
+	/* A host that is busy may run the CPUs of a guest one after the other. */
+	if (lost <= SLACK)
+		SKIP(return, "only %ld races were lost: the CPUs took turns", lost);
 }
 
 struct charge {
