@@ -1401,16 +1401,16 @@ static void zone_has_room(struct kunit *test)
 	zone->_watermark[WMARK_MIN] = 100;
 	zone->_watermark[WMARK_LOW] = 400;
 	zone->_watermark[WMARK_HIGH] = 700;
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 16));
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 599));
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 600));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 0, 16));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 0, 599));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 0, 600));
 	zone->watermark_boost = 50;
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 549));
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 550));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 0, 549));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 0, 550));
 	zone->lowmem_reserve[1] = 500;
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 549));
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 1, 49));
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 1, 50));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 0, 549));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 1, 0, 49));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 1, 0, 50));
 	kvfree(zone);
 }
 

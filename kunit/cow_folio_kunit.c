@@ -886,6 +886,30 @@ static void folio_of_folio_but_one(struct kunit *test)
 		c->undo(test);
 }
 
+/* Another thread writes to a page of the old folio. The others are replaced. */
+static void folio_of_folio_race(struct kunit *test)
+{
+	struct folio *old = share_folio_again(test);
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	cowt_change_vma_flags(test, VM_NOHUGEPAGE, 0);
+	cowt_start_race(test, cowt_race_write);
+	cowt_write_fault(test, FAULT);
+	KUNIT_ASSERT_TRUE(test, f->raced);
+	cowt_expect_copies(test, FOLIO_PAGES, FOLIO_PAGES - 1);
+	/* Those of the child are left. */
+	KUNIT_EXPECT_EQ(test, folio_mapcount(old), FOLIO_PAGES);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(old), FOLIO_PAGES);
+	for (i = FAULT; i < FAULT + FOLIO_PAGES; i++) {
+		KUNIT_EXPECT_PTR_NE(test, folio_at(test, i), old);
+		cowt_expect_content(test, &f->parent, i);
+		cowt_expect_content(test, &f->child, i);
+	}
+	cowt_expect_counts(test, FOLIO_PAGES - 2, COW_SKIP_RACE, 1);
+	cowt_change_vma_flags(test, 0, VM_NOHUGEPAGE);
+}
+
 static void race_unmap_all_in_child(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -991,20 +1015,23 @@ static void folio_no_block_in_zone(struct kunit *test)
 	zone->_watermark[WMARK_LOW] = 400;
 	for (i = 0; i < MIGRATE_TYPES; i++)
 		INIT_LIST_HEAD(&zone->free_area[3].free_list[i]);
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 2, 0));
 	zone->free_area[3].nr_free = 1;
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 2, 0));
 	list_add(&block, &zone->free_area[3].free_list[MIGRATE_MOVABLE]);
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 2));
-	KUNIT_EXPECT_TRUE(test, cow_zone_has_block(zone, 0, 3));
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 4));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 2, 0));
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 3, 0));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 4, 0));
 	zone->_watermark[WMARK_LOW] = 1000;
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_block(zone, 0, 2));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 2, 0));
 	kvfree(zone);
 }
 
-static bool no_block_stub(struct zone *zone, int highest, unsigned int order)
+static bool no_block_stub(struct zone *zone, int highest, unsigned int order,
+			  unsigned long nr)
 {
+	if (!order)
+		return true;
 	KUNIT_EXPECT_EQ(kunit_get_current_test(), order, FOLIO_ORDER);
 	return false;
 }
@@ -1015,7 +1042,7 @@ static void folio_needs_block(struct kunit *test)
 	struct fixture *f = test->priv;
 
 	share_for_folio(test);
-	kunit_activate_static_stub(test, cow_zone_has_block, no_block_stub);
+	kunit_activate_static_stub(test, cow_zone_has_room, no_block_stub);
 	kunit_activate_static_stub(test, cow_folio_try_alloc, no_folio_stub);
 	cowt_write_fault(test, FAULT);
 	KUNIT_EXPECT_EQ(test, f->nr_folios, 0);
@@ -1050,6 +1077,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_is_in_the_rmap),
 	KUNIT_CASE(folio_of_folio),
 	KUNIT_CASE_PARAM(folio_of_folio_but_one, part_gen_params),
+	KUNIT_CASE(folio_of_folio_race),
 	KUNIT_CASE(folio_of_folio_of_the_parent),
 	KUNIT_CASE(folio_page_copied_alone),
 	KUNIT_CASE(folio_partly_unmapped),

@@ -63,10 +63,12 @@ static void read_counts(struct counts *counts)
 	counts->anon_mapped = read_anon_mapped();
 	counts->pgreuse = cowt_read_event(PGREUSE);
 
-	counts->attempts = cow_precopy_attempts();
-	counts->success = cow_precopy_successes();
-	for (why = 0; why < NR_COW_SKIPS; why++)
-		counts->skips[why] = cow_precopy_skips(why);
+	counts->success = cow_count_total(COW_ITEM_PRECOPIED);
+	counts->attempts = counts->success;
+	for (why = 0; why < NR_COW_SKIPS; why++) {
+		counts->skips[why] = cow_count_total(COW_ITEM_SKIP + why);
+		counts->attempts += counts->skips[why];
+	}
 	memcpy(counts->mine, current->mm->cow_counts.counts.items,
 	       sizeof(counts->mine));
 }
