@@ -710,11 +710,13 @@ static void folio_memory_policy(struct kunit *test)
 }
 
 /* Room is asked for before a large folio is. */
-static bool folio_no_room_stub(struct vm_area_struct *vma, unsigned int nr)
+static bool folio_no_room_stub(struct vm_area_struct *vma, unsigned int order,
+			       unsigned int nr)
 {
 	struct kunit *test = kunit_get_current_test();
 
-	KUNIT_EXPECT_EQ_MSG(test, nr, FOLIO_PAGES, "pages that room is asked for");
+	KUNIT_EXPECT_EQ_MSG(test, order ? nr + BIT(order) : nr, FOLIO_PAGES,
+			    "pages that room is asked for");
 	return false;
 }
 

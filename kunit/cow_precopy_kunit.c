@@ -499,7 +499,8 @@ static void allocation_fails_later(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
-static bool no_room_stub(struct vm_area_struct *vma, unsigned int nr)
+static bool no_room_stub(struct vm_area_struct *vma, unsigned int order,
+			 unsigned int nr)
 {
 	struct kunit *test = kunit_get_current_test();
 
@@ -525,7 +526,7 @@ static void no_room_in_zone(struct kunit *test)
 {
 	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
 
-	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, INT_MAX));
+	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, 0, INT_MAX));
 }
 
 /* A node that the task may not have memory from has no room for it. */
@@ -536,9 +537,9 @@ static void no_room_in_cpuset(struct kunit *test)
 	nodemask_t allowed = current->mems_allowed;
 	bool room;
 
-	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 1));
+	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 0, 1));
 	nodes_clear(current->mems_allowed);
-	room = cow_precopy_has_room(vma, 1);
+	room = cow_precopy_has_room(vma, 0, 1);
 	current->mems_allowed = allowed;
 	KUNIT_EXPECT_FALSE(test, room);
 #else
@@ -553,9 +554,9 @@ static void no_room_for_pins(struct kunit *test)
 	unsigned int flags;
 	bool room;
 
-	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 1));
+	KUNIT_ASSERT_TRUE(test, cow_precopy_has_room(vma, 0, 1));
 	flags = memalloc_pin_save();
-	room = cow_precopy_has_room(vma, 1);
+	room = cow_precopy_has_room(vma, 0, 1);
 	memalloc_pin_restore(flags);
 	KUNIT_EXPECT_FALSE(test, room);
 }
@@ -648,7 +649,7 @@ static void memcg_room(struct kunit *test)
 	child = room_cgroup(test, parent);
 	set_room(c->of_parent ? parent : child, c);
 	old = set_active_memcg(child);
-	room = cow_precopy_has_room(&vma, 1);
+	room = cow_precopy_has_room(&vma, 0, 1);
 	set_active_memcg(old);
 	KUNIT_EXPECT_EQ(test, room, !c->lacks);
 }
