@@ -1105,27 +1105,25 @@ static bool model_private(const struct gather_space *g, unsigned int page)
 	return model_written(g, page) || g->kind[page] == GATHER_UNUSED;
 }
 
-/* One in 16 of the pages that the VMA has in the page table */
-static void model_sample(const struct gather_space *g, unsigned int fault,
-			 struct cow_evidence *e)
+/* Are 7/16 of one in 16 of the pages that the VMA has in the page table private? */
+static bool model_table_is_dense(const struct gather_space *g, unsigned int fault)
 {
-	unsigned int page = max(g->start, round_down(fault, T));
+	unsigned int page = max(g->start, round_down(fault, T)), nr = 0, private = 0;
 
 	for (; page < min(g->end, round_down(fault, T) + T); page += 16) {
-		e->sampled++;
-		e->sampled_private += page != fault && model_private(g, page);
+		nr++;
+		private += page != fault && model_private(g, page);
 	}
+	return private * 16 >= nr * 7;
 }
 
 /* Is the whole block looked at, for rule 4? */
 static bool model_dense(const struct gather_space *g, unsigned int fault,
-			struct cow_evidence *e)
+			const struct cow_evidence *e)
 {
 	if (e->sequential || e->before >= 16 || e->after >= 16)
 		return false;
-	if (!e->reuse)
-		model_sample(g, fault, e);
-	return e->reuse || e->sampled_private * 16 >= e->sampled * 7;
+	return e->reuse || model_table_is_dense(g, fault);
 }
 
 static struct cow_evidence model_gather(const struct gather_space *g,
@@ -1145,7 +1143,8 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 		.sequential = sequential,
 	};
 
-	if (!model_dense(g, fault, &e))
+	e.dense = model_dense(g, fault, &e);
+	if (!e.dense)
 		for (size = 2; size <= most; size *= 2)
 			;
 	for (i = 0; i < COW_BLOCK; i++) {
@@ -1354,8 +1353,7 @@ static void gather_random(struct kunit *test)
 		if (e.valid == want.valid && e.written == want.written &&
 		    e.demand == want.demand && e.unused == want.unused &&
 		    e.pos == want.pos && e.before == want.before &&
-		    e.sampled == want.sampled &&
-		    e.sampled_private == want.sampled_private &&
+		    e.dense == want.dense &&
 		    e.after == want.after && e.max == want.max &&
 		    e.reuse == want.reuse && e.hw_dirty == want.hw_dirty &&
 		    e.sequential == want.sequential)
@@ -1368,8 +1366,7 @@ static void gather_random(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, e.unused, want.unused);
 		KUNIT_EXPECT_EQ(test, e.before, want.before);
 		KUNIT_EXPECT_EQ(test, e.after, want.after);
-		KUNIT_EXPECT_EQ(test, e.sampled, want.sampled);
-		KUNIT_EXPECT_EQ(test, e.sampled_private, want.sampled_private);
+		KUNIT_EXPECT_EQ(test, e.dense, want.dense);
 		return;
 	}
 }

@@ -39,12 +39,11 @@
  * @used: other pages that were copied ahead and written to
  * @unused: pages that were copied ahead and not written to
  * @outside: pages of the block that were not read
- * @sampled: pages of the page table that were looked at; none: it is dense
- * @sampled_private: those that are writable
  * @max: largest window; 0 for the default, which is the block for @reuse
  * @reuse: pages are made writable, not copied
  * @no_hw_dirty: hardware does not set dirty bits
  * @sequential: MADV_SEQUENTIAL
+ * @sparse_table: little of the page table is writable
  * @want: the pages that are taken
  */
 struct policy_case {
@@ -56,12 +55,11 @@ struct policy_case {
 	u64 used;
 	u64 unused;
 	u64 outside;
-	unsigned int sampled;
-	unsigned int sampled_private;
 	unsigned int max;
 	bool reuse;
 	bool no_hw_dirty;
 	bool sequential;
+	bool sparse_table;
 	u64 want;
 };
 
@@ -89,11 +87,10 @@ static struct cow_evidence policy_evidence(const struct policy_case *c)
 		.pos = c->pos,
 		.before = c->before,
 		.after = c->after,
-		.sampled = c->sampled,
-		.sampled_private = c->sampled_private,
 		.max = c->max ?: c->reuse ? COW_BLOCK - 1 : COW_PRECOPY_MAX_PAGES,
 		.reuse = c->reuse,
 		.hw_dirty = !c->no_hw_dirty,
+		.dense = !c->sparse_table,
 		.sequential = c->sequential,
 	};
 }
@@ -503,15 +500,8 @@ static const struct policy_case dense_cases[] = {
 		.pos = 50, .demand = PAIRS_19,
 		.want = BITS(43, 49) | BITS(51, 58),
 	}, {
-		.desc = "20 demanded, 7/16 of the page table written",
-		.pos = 50, .demand = PAIRS_19, .sampled = 32, .sampled_private = 14,
-		.want = BITS(43, 49) | BITS(51, 58),
-	}, {
 		.desc = "20 demanded, less of the page table written",
-		.pos = 50, .demand = PAIRS_19, .sampled = 32, .sampled_private = 13,
-	}, {
-		.desc = "20 demanded, less of a small page table written",
-		.pos = 50, .demand = PAIRS_19, .sampled = 4, .sampled_private = 1,
+		.pos = 50, .demand = PAIRS_19, .sparse_table = true,
 	}, {
 		.desc = "21 demanded",
 		.pos = 50, .demand = PAIRS_20,
@@ -705,6 +695,7 @@ static void any_evidence(struct kunit *test)
 			.after = prandom_u32_state(&rnd) % 300,
 			.reuse = prandom_u32_state(&rnd) % 2,
 			.hw_dirty = prandom_u32_state(&rnd) % 4,
+			.dense = prandom_u32_state(&rnd) % 4,
 			.sequential = !(prandom_u32_state(&rnd) % 8),
 		};
 		u64 take;
@@ -863,16 +854,17 @@ static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
 	return nr;
 }
 
-/* Like cow_sample_table() */
-static void sim_sample(const struct sim *s, unsigned int page, struct cow_evidence *e)
+/* Like cow_table_is_dense() */
+static bool sim_table_is_dense(const struct sim *s, unsigned int page)
 {
-	unsigned int first = round_down(page, PTRS_PER_PTE);
+	unsigned int first = round_down(page, PTRS_PER_PTE), nr = 0, private = 0;
 	unsigned int end = min(first + (unsigned int)PTRS_PER_PTE, s->pages);
 
 	for (; first < end; first += COW_TABLE_SAMPLE) {
-		e->sampled++;
-		e->sampled_private += sim_private(s, first);
+		nr++;
+		private += sim_private(s, first);
 	}
+	return private * 16 >= nr * COW_DENSE_TABLE;
 }
 
 /* Like cow_precopy_gather() */
@@ -887,9 +879,9 @@ static void sim_gather(const struct sim *s, unsigned int page, struct cow_eviden
 	e->pos = page % COW_BLOCK;
 	e->before = sim_run(s, page, -1, limit);
 	e->after = sim_run(s, page, 1, limit);
-	if (s->sample)
-		sim_sample(s, page, e);
-	if (max(e->before, e->after) >= COW_LONG_RUN)
+	e->dense = max(e->before, e->after) < COW_LONG_RUN &&
+		   (!s->sample || sim_table_is_dense(s, page));
+	if (!e->dense)
 		size = roundup_pow_of_two(s->max + 1);
 	first = round_down(page, size);
 	last = min(first + size, s->pages) - 1;
