@@ -26,17 +26,27 @@ static size_t ps;
 FIXTURE(swap_and_poison)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	char cgroup[COW_CGROUP_DIR];
 };
 
 FIXTURE_VARIANT(swap_and_poison)
 {
 	int ahead;
+	bool multi_gen;		/* reclaim by the multi-gen LRU */
 };
 
 FIXTURE_VARIANT_ADD(swap_and_poison, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(swap_and_poison, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(swap_and_poison, adaptive) { .ahead = COW_ADAPTIVE };
+FIXTURE_VARIANT_ADD(swap_and_poison, plain_multi_gen) {
+	.ahead = COW_PLAIN,
+	.multi_gen = true,
+};
+FIXTURE_VARIANT_ADD(swap_and_poison, adaptive_multi_gen) {
+	.ahead = COW_ADAPTIVE,
+	.multi_gen = true,
+};
 
 FIXTURE_SETUP(swap_and_poison)
 {
@@ -44,6 +54,11 @@ FIXTURE_SETUP(swap_and_poison)
 
 	ps = cow_page_size();
 	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (!reason && variant->multi_gen &&
+	    !cow_tweak(&self->undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007")) {
+		cow_restore(&self->saved);
+		reason = "no multi-gen LRU, or " COW_NEEDS;
+	}
 	if (reason)
 		SKIP(return, "%s", reason);
 }
@@ -51,6 +66,7 @@ FIXTURE_SETUP(swap_and_poison)
 FIXTURE_TEARDOWN_PARENT(swap_and_poison)
 {
 	cow_cgroup_remove(self->cgroup);
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
@@ -137,6 +153,7 @@ enum result {
 	NO_MEMORY,
 	NO_CHILD,
 	NOT_SWAPPED,
+	NOT_RECLAIMED,
 	PARENT_IS_WRONG,
 	CHILD_IS_WRONG,
 	STILL_SHARED,
@@ -187,8 +204,9 @@ static int round_of_both(struct work *work)
 		return CHILD_IS_WRONG;
 	if (!content_is_right(work->p, even, TAG + 1))
 		return PARENT_IS_WRONG;
-	/* Out again, both ways of each page */
-	swap_out(work->cgroup, work->p);
+	/* Out again, both ways of each page: reclaim finds the copies. */
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_RECLAIMED;
 	if (cow_child_end(&c))
 		return CHILD_IS_WRONG;
 	return content_is_right(work->p, even, TAG + 1) ? FINE :
