@@ -1113,7 +1113,7 @@ static bool model_private(const struct gather_space *g, unsigned int page)
 	return model_written(g, page) || g->kind[page] == GATHER_UNUSED;
 }
 
-/* Are 7/16 of one in 16 of the pages that the VMA has in the page table private? */
+/* Are 3/8 of one in 16 of the pages that the VMA has in the page table private? */
 static bool model_table_is_dense(const struct gather_space *g, unsigned int fault)
 {
 	unsigned int page = max(g->start, round_down(fault, T)), nr = 0, private = 0;
@@ -1122,7 +1122,7 @@ static bool model_table_is_dense(const struct gather_space *g, unsigned int faul
 		nr++;
 		private += page != fault && model_private(g, page);
 	}
-	return private * 16 >= nr * 7;
+	return private * 8 >= nr * 3;
 }
 
 /* Is the whole block looked at, for rule 4? */

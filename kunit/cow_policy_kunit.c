@@ -22,9 +22,10 @@
 
 /* Two of every three pages from 0 to @last: no run is longer than two. */
 #define PAIRS(last)		(0xb6db6db6db6db6dbULL & BITS(0, last))
-#define PAIRS_18		PAIRS(25)
-#define PAIRS_19		PAIRS(27)
 #define PAIRS_20		PAIRS(28)
+#define PAIRS_22		PAIRS(31)
+#define PAIRS_23		PAIRS(33)
+#define PAIRS_24		PAIRS(34)
 #define PAIRS_30		PAIRS(43)
 /* Every second page. */
 #define EVEN_PAGES		0x5555555555555555ULL
@@ -493,74 +494,74 @@ static void sequential(struct kunit *test)
 
 static const struct policy_case dense_cases[] = {
 	{
-		.desc = "19 demanded",
-		.pos = 50, .demand = PAIRS_18,
+		.desc = "23 demanded",
+		.pos = 50, .demand = PAIRS_22,
 	}, {
-		.desc = "20 demanded: nearest first, above before below",
-		.pos = 50, .demand = PAIRS_19,
+		.desc = "24 demanded: nearest first, above before below",
+		.pos = 50, .demand = PAIRS_23,
 		.want = BITS(43, 49) | BITS(51, 58),
 	}, {
-		.desc = "20 demanded, less of the page table written",
-		.pos = 50, .demand = PAIRS_19, .sparse_table = true,
+		.desc = "24 demanded, less of the page table written",
+		.pos = 50, .demand = PAIRS_23, .sparse_table = true,
 	}, {
-		.desc = "21 demanded",
-		.pos = 50, .demand = PAIRS_20,
+		.desc = "25 demanded",
+		.pos = 50, .demand = PAIRS_24,
 		.want = BITS(43, 49) | BITS(51, 58),
 	}, {
-		.desc = "20 demanded, at most 1",
-		.pos = 50, .demand = PAIRS_19, .max = 1, .want = BIT_ULL(51),
+		.desc = "24 demanded, at most 1",
+		.pos = 50, .demand = PAIRS_23, .max = 1, .want = BIT_ULL(51),
 	}, {
-		.desc = "20 demanded, at most 3",
-		.pos = 50, .demand = PAIRS_19, .max = 3,
+		.desc = "24 demanded, at most 3",
+		.pos = 50, .demand = PAIRS_23, .max = 3,
 		.want = BIT_ULL(49) | BITS(51, 52),
 	}, {
-		.desc = "20 demanded, at most 4",
-		.pos = 50, .demand = PAIRS_19, .max = 4,
+		.desc = "24 demanded, at most 4",
+		.pos = 50, .demand = PAIRS_23, .max = 4,
 		.want = BITS(48, 49) | BITS(51, 52),
 	}, {
 		.desc = "last page of the block: all are below",
-		.pos = 63, .demand = PAIRS_19, .want = BITS(48, 62),
+		.pos = 63, .demand = PAIRS_23, .want = BITS(48, 62),
 	}, {
 		.desc = "first page of the block: all are above",
-		.pos = 0, .demand = PAIRS_20 << 30, .max = 7, .want = BITS(1, 7),
+		.pos = 0, .demand = PAIRS_24 << 29, .max = 7, .want = BITS(1, 7),
 	}, {
 		.desc = "around what is written",
-		.pos = 26, .demand = (PAIRS_20 & ~BITS(24, 28)) | BITS(40, 43),
+		.pos = 26, .demand = (PAIRS_24 & ~BITS(24, 28)) | BITS(40, 43),
 		.max = 3, .want = BIT_ULL(25) | BITS(27, 28),
 	}, {
 		.desc = "the VMA ends behind the fault",
-		.pos = 50, .demand = PAIRS_19, .outside = BITS(51, 63), .max = 3,
+		.pos = 50, .demand = PAIRS_23, .outside = BITS(51, 63), .max = 3,
 		.want = BITS(47, 49),
 	}, {
 		.desc = "the VMA ends: fewer pages than asked for",
-		.pos = 32, .demand = PAIRS_19, .outside = BITS(34, 63),
-		.want = BIT_ULL(26) | BITS(28, 31) | BIT_ULL(33) |
-			BIT_ULL(2) | BIT_ULL(5) | BIT_ULL(8) | BIT_ULL(11) |
-			BIT_ULL(14) | BIT_ULL(17) | BIT_ULL(20) | BIT_ULL(23),
+		.pos = 32, .demand = PAIRS_23, .outside = BITS(34, 63),
+		.want = BIT_ULL(2) | BIT_ULL(5) | BIT_ULL(8) | BIT_ULL(11) |
+			BIT_ULL(14) | BIT_ULL(17) | BIT_ULL(20) | BIT_ULL(23) |
+			BIT_ULL(26) | BIT_ULL(29),
 	}, {
 		.desc = "as many unused as demanded",
-		.pos = 40, .demand = PAIRS_19, .unused = BITS(44, 63),
+		.pos = 36, .demand = PAIRS_23, .unused = BITS(40, 63),
 	}, {
 		.desc = "more unused than demanded",
-		.pos = 40, .demand = PAIRS_19, .unused = BITS(42, 63),
+		.pos = 36, .demand = PAIRS_23, .unused = BITS(38, 63),
 	}, {
 		.desc = "one unused less than demanded",
-		.pos = 40, .demand = PAIRS_19, .unused = BITS(45, 63),
-		.want = BIT_ULL(41),
+		.pos = 36, .demand = PAIRS_23, .unused = BITS(41, 63),
+		.want = BIT_ULL(37),
 	}, {
 		.desc = "two unused less than demanded",
-		.pos = 40, .demand = PAIRS_19, .unused = BITS(46, 63),
-		.want = BIT_ULL(39) | BIT_ULL(41),
+		.pos = 36, .demand = PAIRS_23, .unused = BITS(42, 63),
+		.want = BIT_ULL(35) | BIT_ULL(37),
 	}, {
 		.desc = "not over an unused page twice",
-		.pos = 40, .demand = PAIRS_19, .unused = BIT_ULL(41), .max = 2,
-		.want = BIT_ULL(39) | BIT_ULL(42),
+		.pos = 36, .demand = PAIRS_23, .unused = BIT_ULL(37), .max = 2,
+		.want = BIT_ULL(35) | BIT_ULL(38),
 	}, {
 		.desc = "used pages are not demanded ones",
-		.pos = 50, .demand = PAIRS_18, .used = PAIRS_30 & ~PAIRS_18,
+		.pos = 50, .demand = PAIRS_22, .used = PAIRS_30 & ~PAIRS_22,
 	}, {
-		.desc = "used pages beside 20 demanded",
-		.pos = 50, .demand = PAIRS_19, .used = BITS(48, 49), .max = 3,
+		.desc = "used pages beside 24 demanded",
+		.pos = 50, .demand = PAIRS_23, .used = BITS(48, 49), .max = 3,
 		.want = BITS(51, 53),
 	}, {
 		.desc = "no two side by side",
@@ -582,47 +583,48 @@ static const struct policy_case dense_cases[] = {
 			BITS(28, 32) | BITS(34, 38),
 	}, {
 		.desc = "a run of 15 counts",
-		.pos = 50, .demand = BITS(0, 14) | BITS(17, 20), .max = 1,
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 24), .max = 1,
 		.want = BIT_ULL(51),
 	}, {
-		.desc = "a run of 15 and 3 more, with the fault 19",
-		.pos = 50, .demand = BITS(0, 14) | BITS(17, 19),
+		.desc = "a run of 15 and 7 more, with the fault 23",
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 23),
 	}, {
-		.desc = "20 beside a run of 16",
-		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 39),
+		.desc = "24 beside a run of 16",
+		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 43),
 		.max = 1, .want = BIT_ULL(57),
 	}, {
-		.desc = "19 beside a run of 16",
-		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 38),
+		.desc = "23 beside a run of 16",
+		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 42),
 	}, {
 		.desc = "two runs that the fault joins to one of 16",
-		.pos = 8, .before = 8, .after = 7, .demand = BITS(18, 22),
+		.pos = 8, .before = 8, .after = 7, .demand = BITS(18, 25),
 	}, {
 		.desc = "a run of 16 with used pages in it",
-		.pos = 50, .demand = BITS(0, 14) | BITS(17, 20),
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 24),
 		.used = BIT_ULL(15),
 	}, {
 		.desc = "a run of 16 at the end of the block",
-		.pos = 30, .demand = BITS(48, 63) | BITS(0, 2) | BITS(4, 18),
+		.pos = 30, .demand = BITS(48, 63) | BITS(0, 2) | BITS(4, 18) |
+			BITS(20, 23),
 		.want = 0,
 	}, {
 		.desc = "64 pages in runs",
 		.pos = 63, .before = 63,
 	}, {
 		.desc = "with one page of rule 2",
-		.pos = 48, .demand = PAIRS_18, .before = 3, .max = 3,
+		.pos = 48, .demand = PAIRS_22, .before = 3, .max = 3,
 		.want = BITS(49, 51),
 	}, {
 		.desc = "rule 2 is all that a bound of 1 allows",
-		.pos = 48, .demand = PAIRS_18, .before = 3, .max = 1,
+		.pos = 48, .demand = PAIRS_22, .before = 3, .max = 1,
 		.want = BIT_ULL(49),
 	}, {
 		.desc = "the page of rule 2 is one of those unused",
-		.pos = 32, .demand = PAIRS_18, .before = 3, .unused = BITS(43, 63),
+		.pos = 32, .demand = PAIRS_20, .before = 3, .unused = BITS(41, 63),
 		.want = BIT_ULL(33),
 	}, {
 		.desc = "one more than the page of rule 2",
-		.pos = 32, .demand = PAIRS_18, .before = 3, .unused = BITS(44, 63),
+		.pos = 32, .demand = PAIRS_20, .before = 3, .unused = BITS(42, 63),
 		.want = BIT_ULL(33) | BIT_ULL(34),
 	}, {
 		.desc = "not with more than a page of rule 3",
