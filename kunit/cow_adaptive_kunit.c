@@ -178,24 +178,24 @@ static const struct adaptive_case adaptive_cases[] = {
 		.pos = 20, .demand = BIT_ULL(21), .set = VM_SEQ_READ,
 		.want = PAGES(22, 31), .want_no_hw = PAGES(22, 31),
 	}, {
-		.desc = "19 pages demanded",
-		.pos = 50, .demand = PAIRS(19) | NEAR_50, .soft_dirty = true,
+		.desc = "23 pages demanded",
+		.pos = 50, .demand = PAIRS(25) | NEAR_50, .soft_dirty = true,
 	}, {
-		.desc = "20 pages demanded: on both sides",
-		.pos = 50, .demand = PAIRS(21) | NEAR_50, .soft_dirty = true,
+		.desc = "24 pages demanded: on both sides",
+		.pos = 50, .demand = PAIRS(27) | NEAR_50, .soft_dirty = true,
 		.want = PAGES(42, 49) | (PAGES(51, 58) & ~NEAR_50),
 	}, {
-		.desc = "20 pages demanded, last page of the block",
-		.pos = 63, .demand = PAIRS(21) | NEAR_63, .soft_dirty = true,
+		.desc = "24 pages demanded, last page of the block",
+		.pos = 63, .demand = PAIRS(27) | NEAR_63, .soft_dirty = true,
 		.want = PAGES(44, 62) & ~NEAR_63,
 	}, {
-		.desc = "20 pages written, 18 of them demanded",
-		.pos = 50, .demand = PAIRS(18) | NEAR_50, .used = PAGES(27, 28),
+		.desc = "24 pages written, 22 of them demanded",
+		.pos = 50, .demand = PAIRS(24) | NEAR_50, .used = PAGES(27, 28),
 		.soft_dirty = true,
 	}, {
-		.desc = "20 pages demanded, as many unused",
-		.pos = 40, .demand = PAIRS(24) | BIT_ULL(33) | BIT_ULL(37),
-		.unused = PAGES(44, 63),
+		.desc = "24 pages demanded, as many unused",
+		.pos = 40, .demand = PAIRS(30) | BIT_ULL(33) | BIT_ULL(37),
+		.unused = PAGES(42, 63) | PAGES(35, 36),
 		.soft_dirty = true,
 	},
 };
@@ -379,7 +379,7 @@ static void adaptive_vma_edge(struct kunit *test)
 /* Four written pages at odd distances, see NEAR_50 */
 #define AROUND_FAULT	(ODD + 1)
 #define AROUND_NEAR	(BIT_ULL(38) | BIT_ULL(42) | BIT_ULL(44) | BIT_ULL(46))
-#define AROUND_DEMAND	(PAIRS(21) | AROUND_NEAR)
+#define AROUND_DEMAND	(PAIRS(21) | PAGES(60, 63) | AROUND_NEAR)
 #define AROUND		(PAGES(26, 43) & ~(BIT_ULL(AROUND_FAULT) | AROUND_NEAR))
 
 static void share_for_window(struct kunit *test, u64 pages)
