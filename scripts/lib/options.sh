@@ -8,7 +8,7 @@ VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tole
 	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
-	[quick]=QUICK [objects]=OBJECTS [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
+	[quick]=QUICK [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
 	[all]=ALL [changed]=CHANGED [compare]=COMPARE [check]=CHECK [record]=RECORD [debug-info]=DEBUG_INFO)
 
 JOBS=$(nproc)
@@ -38,7 +38,6 @@ SVG=
 COUNT=
 SIZE=
 REPEAT=
-OBJECTS=
 SERIES=
 BASE=
 TREE=

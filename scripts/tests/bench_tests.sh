@@ -371,7 +371,6 @@ test_bench_options()
 	refused_with 'needs per cent' bench --check --tolerance much &&
 	refused_with 'does not apply' bench --tolerance 1 &&
 	refused_with 'does not apply' bench cost --mode wall &&
-	refused_with 'does not apply' bench --objects &&
 	refused_with 'does not apply' bench --compare --record &&
 	refused_with "takes no argument 'nonsense'" bench nonsense &&
 	refused_with 'UML does not count instructions' bench --arch um &&
