@@ -962,12 +962,12 @@ static void folio_page_copied_alone(struct kunit *test)
 	}
 }
 
-/* Split a large folio into small ones. */
-static void split_up(struct kunit *test, struct folio *folio)
+/* Split a large folio into smaller ones. */
+static void split_up(struct kunit *test, struct folio *folio, unsigned int order)
 {
 	folio_get(folio);
 	folio_lock(folio);
-	KUNIT_EXPECT_EQ(test, split_folio(folio), 0);
+	KUNIT_ASSERT_EQ(test, split_folio_to_order(folio, order), 0);
 	folio_unlock(folio);
 	folio_put(folio);
 }
@@ -976,9 +976,36 @@ static void folio_is_split(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
-	split_up(test, make_folio(test));
+	split_up(test, make_folio(test), 0);
 	f->split = FOLIO;
 	expect_pages(test, FAULT, FOLIO);
+}
+
+/* Two folios that lie side by side in memory, too, are counted apart. */
+static void folio_of_two_folios(struct kunit *test)
+{
+	const unsigned int half = FOLIO_PAGES / 2;
+	struct folio *first = make_folio(test), *second;
+	struct fixture *f = test->priv;
+	unsigned int i;
+
+	split_up(test, first, FOLIO_ORDER - 1);
+	second = folio_at(test, FAULT + half);
+	KUNIT_ASSERT_EQ(test, folio_nr_pages(first), half);
+	KUNIT_ASSERT_EQ(test, folio_pfn(second), folio_pfn(first) + half);
+	cowt_share(test);
+	cowt_note(test);
+	cowt_write_fault(test, FAULT);
+	/* Those of the child are left. */
+	KUNIT_EXPECT_EQ(test, folio_mapcount(first), half);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(first), half);
+	KUNIT_EXPECT_EQ(test, folio_mapcount(second), half);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(second), half);
+	for (i = FAULT; i < FAULT + FOLIO_PAGES; i++) {
+		cowt_expect_content(test, &f->parent, i);
+		cowt_expect_content(test, &f->child, i);
+	}
+	cowt_expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
 }
 
 /* Half of the folio is unmapped, and is freed by the split. */
@@ -996,7 +1023,7 @@ static void folio_partly_unmapped(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), half);
 	KUNIT_EXPECT_FALSE(test, list_empty(&folio->_deferred_list));
 	KUNIT_EXPECT_EQ(test, cowt_read_anon(current->mm), f->parent.anon - half);
-	split_up(test, folio);
+	split_up(test, folio, 0);
 	for (i = FAULT; i < FAULT + half; i++) {
 		KUNIT_EXPECT_FALSE(test, folio_test_large(folio_at(test, i)));
 		KUNIT_EXPECT_EQ(test, folio_ref_count(folio_at(test, i)), 1);
@@ -1080,6 +1107,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_of_folio),
 	KUNIT_CASE_PARAM(folio_of_folio_but_one, part_gen_params),
 	KUNIT_CASE(folio_of_folio_race),
+	KUNIT_CASE(folio_of_two_folios),
 	KUNIT_CASE(folio_of_folio_of_the_parent),
 	KUNIT_CASE(folio_page_copied_alone),
 	KUNIT_CASE(folio_partly_unmapped),

@@ -204,13 +204,33 @@ static int round_of_both(struct work *work)
 		return CHILD_IS_WRONG;
 	if (!content_is_right(work->p, even, TAG + 1))
 		return PARENT_IS_WRONG;
-	/* Out again, both ways of each page: reclaim finds the copies. */
-	if (!swap_out(work->cgroup, work->p))
-		return NOT_RECLAIMED;
+	/* Out again, both ways of each page */
+	swap_out(work->cgroup, work->p);
 	if (cow_child_end(&c))
 		return CHILD_IS_WRONG;
 	return content_is_right(work->p, even, TAG + 1) ? FINE :
 							  PARENT_IS_WRONG;
+}
+
+/* Reclaim finds the copies, too. */
+static int round_of_copies(struct work *work)
+{
+	struct cow_child c;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (cow_child_idle(&c))
+		return NO_CHILD;
+	write_pages(work->p, every_page, TAG + 1);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_RECLAIMED;
+	if (cow_child_end(&c))
+		return NO_CHILD;
+	return content_is_right(work->p, every_page, TAG + 1) ? FINE :
+								PARENT_IS_WRONG;
 }
 
 /* The child has exited: the pages are read back from swap, then written. */
@@ -398,6 +418,11 @@ static void with_swap(struct __test_metadata *_metadata, char *cgroup,
 TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self->cgroup, round_of_both);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, copies, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self->cgroup, round_of_copies);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
