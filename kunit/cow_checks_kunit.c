@@ -689,8 +689,9 @@ static void no_page(struct kunit *test)
 
 static void zero_page(struct kunit *test)
 {
-	expect_skip(test, cow_precopy_check_page(page_folio(ZERO_PAGE(0)),
-						  ZERO_PAGE(0)), COW_SKIP_NOTANON);
+	struct page *page = ZERO_PAGE(0);
+
+	expect_skip(test, cow_precopy_check_page(page_folio(page), page), COW_SKIP_NOTANON);
 }
 
 /*
