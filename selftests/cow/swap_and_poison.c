@@ -39,10 +39,12 @@ FIXTURE_VARIANT(swap_and_poison)
 FIXTURE_VARIANT_ADD(swap_and_poison, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(swap_and_poison, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(swap_and_poison, adaptive) { .ahead = COW_ADAPTIVE };
+
 FIXTURE_VARIANT_ADD(swap_and_poison, plain_multi_gen) {
 	.ahead = COW_PLAIN,
 	.multi_gen = true,
 };
+
 FIXTURE_VARIANT_ADD(swap_and_poison, adaptive_multi_gen) {
 	.ahead = COW_ADAPTIVE,
 	.multi_gen = true,
