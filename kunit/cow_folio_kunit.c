@@ -1032,7 +1032,7 @@ static void folio_partly_unmapped(struct kunit *test)
 	}
 }
 
-/* Enough pages are free, but only in blocks of up to 8. */
+/* 1000 pages are free, but only in blocks of up to 8. */
 static void folio_no_block_in_zone(struct kunit *test)
 {
 	struct zone *zone = kvzalloc(sizeof(*zone), GFP_KERNEL);
@@ -1051,8 +1051,11 @@ static void folio_no_block_in_zone(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 2, 0));
 	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 3, 0));
 	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 4, 0));
-	zone->_watermark[WMARK_LOW] = 1000;
-	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 2, 0));
+	zone->_watermark[WMARK_LOW] = 991;
+	KUNIT_EXPECT_TRUE(test, cow_zone_has_room(zone, 0, 3, 0));
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 3, 1));
+	zone->_watermark[WMARK_LOW] = 992;
+	KUNIT_EXPECT_FALSE(test, cow_zone_has_room(zone, 0, 3, 0));
 	kvfree(zone);
 }
 
