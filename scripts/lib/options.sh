@@ -5,7 +5,7 @@
 
 # Options with a value, each handled by set_option
 VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules"
+	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules part"
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
@@ -42,6 +42,7 @@ SERIES=
 BASE=
 TREE=
 RANGE=
+PART=
 ONLY=
 SKIP=
 MARKDOWN=
@@ -305,6 +306,11 @@ set_option()
 	--range)
 		[[ "$2" =~ ^[^.](.*[^.])?\.\.[^.].*$ ]] || die "--range '$2' is not A..B"
 		RANGE=$2 ;;
+	--part)
+		case "$2" in
+		engine|measurement) PART=$2 ;;
+		*) die "--part '$2' is not known: engine or measurement" ;;
+		esac ;;
 	--only)
 		ONLY+=" ${2//,/ }" ;;
 	--skip)

@@ -33,6 +33,7 @@ kernel_legs()
 	leg "$k: kselftests without the series" plain_kselftests x86_64
 	leg "$k: kselftests without the series, UML" plain_kselftests um
 	leg "$k: boot arguments, two nodes" boot_arguments
+	leg "$k: parts of the series" parts_of_series
 	leg "$k: kselftest targets" selftest_targets
 	if [ -n "$K_PACKAGE" ]; then
 		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
@@ -326,6 +327,17 @@ boot_arguments()
 	at_boot 'cow_precopy=on trace_event=cow:cow_fault' precopy_at_boot tracing_at_boot || return
 	at_boot 'cow_precopy=perhaps' precopy_at_boot || return
 	ours kselftest --kernel "$K_CHOICE" --filter cow_counts:each_cpu --append numa=fake=2
+}
+
+# The patches that count faults without those that copy ahead, and the other way round
+parts_of_series()
+{
+	local part
+	for part in measurement engine; do
+		ours export --part "$part" --kernel "$K_CHOICE" "$SCRATCH/$part" || return
+		ours gate --base "$K_CHOICE" --series "$SCRATCH/$part" \
+			--only form-applies,build-each,build-without,behaviour-kselftest || return
+	done
 }
 
 # image_tools PACKAGE: the tools that count by kprobes, on a kernel as Debian builds it.

@@ -287,6 +287,19 @@ test_export()
 	box export "$SCRATCH/mails" && want_status 2 && want_output 'not an empty folder'
 }
 
+# The second patch without the first one
+test_export_part()
+{
+	local mails=$SCRATCH/part
+	printf 'engine\t0001\nmeasurement\t0002\n' > "$BOX/patches/parts"
+	box export --part engine "$mails" && want_status 0 &&
+	want_same "$(cd "$mails" && echo *)" 0001-mm-change-the-second-thing.patch || return
+	rm -rf "$SCRATCH/applied"
+	cp -r "$PLAIN" "$SCRATCH/applied"
+	kgit -C "$SCRATCH/applied" am -q "$mails"/*.patch || complain "the part does not apply" || return
+	box export --part both "$SCRATCH/none" && want_status 2 && want_output 'engine or measurement'
+}
+
 # Any tree, git or not; it is never changed, and followed when it changes.
 test_kernel_path()
 {

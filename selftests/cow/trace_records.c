@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -278,6 +279,70 @@ TEST_F_TIMEOUT(trace_records, reuse_ahead, TEST_TIMEOUT)
 	EXPECT_EQ(ahead, after.v[COW_REUSE_AHEAD] - before.v[COW_REUSE_AHEAD])
 		TH_LOG("cow_reuse_ahead does not add up to reuse_ahead");
 	EXPECT_EQ(ahead > 0, variant->ahead == COW_ADAPTIVE);
+}
+
+/* Keeps every second page, from the first one on. */
+static int drop_odd(struct cow_child *self, void *arg)
+{
+	char *area = arg;
+	int i;
+
+	for (i = 1; i < PAGES; i += 2) {
+		if (madvise(area + i * ps, ps, MADV_DONTNEED))
+			return 2;
+	}
+	return cow_child_stay(self);
+}
+
+/* As share_pages(), with that child. */
+static char *share_even_pages(struct cow_child *child)
+{
+	size_t len = PAGES * ps;
+	char *area = cow_map(len, len);
+
+	if (!area)
+		return NULL;
+	cow_fill(area, len, TAG);
+	if (cow_child_fork(child, drop_odd, area) || cow_child_recv(child) != 1 ||
+	    cow_child_settle(child) || cow_drain_lru() || cow_unshare_rest(area, len))
+		return NULL;
+	return area;
+}
+
+/* A fault that copies ahead makes pages writable ahead as well, that are not shared. */
+TEST_F_TIMEOUT(trace_records, reuse_ahead_of_copy, TEST_TIMEOUT)
+{
+	unsigned long long ahead = 0, with_copy = 0;
+	struct cow_stats before, after;
+	struct cow_child child;
+	char *area;
+	int i, nr;
+
+	ASSERT_EQ(cow_pin_cpu(), 0);
+	area = share_even_pages(&child);
+	ASSERT_NE(area, NULL);
+	ASSERT_EQ(read_counts(&before, 0), 0);
+	ASSERT_EQ(begin_records(self->instance), 0);
+	for (i = 0; i < PAGES; i++)
+		cow_touch(area + i * ps, 'w');
+	nr = end_records(self->instance);
+	ASSERT_EQ(read_counts(&after, 0), 0);
+	ASSERT_GT(nr, 0);
+	ASSERT_EQ(cow_child_end(&child), 0);
+
+	for (i = 0; i < nr; i++) {
+		if (!records[i].reuse_ahead)
+			continue;
+		ahead += records[i].nr;
+		/* The fault that has done it ends after it. */
+		ASSERT_LT(i + 1, nr);
+		EXPECT_EQ(records[i].address, records[i + 1].address);
+		if (strcmp(records[i + 1].outcome, "reused"))
+			with_copy += records[i].nr;
+	}
+	EXPECT_EQ(ahead, after.v[COW_REUSE_AHEAD] - before.v[COW_REUSE_AHEAD])
+		TH_LOG("cow_reuse_ahead does not add up to reuse_ahead");
+	EXPECT_EQ(with_copy > 0, variant->ahead == COW_ADAPTIVE);
 }
 
 /*
