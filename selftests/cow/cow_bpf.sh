@@ -229,10 +229,10 @@ check_map()
 	trace_by "$1" 0 $FROM $TO && same_totals $(kinds_of "$1") || return
 	# @copied[PID, FROM, TO, FILE]: COUNT
 	hex='(0x[0-9a-f]+)'
-	sed -nE "s/^@copied\\[([0-9]+), $hex, $hex, .*\\]: ([0-9]+)\$/\\1 \\2 \\3 \\4/p" "$TMP/out" |
-		while read -r owner from to number; do
-			echo "$owner $((from)) $((to)) $number"
-		done > "$TMP/maps"
+	copied="@copied\\[([0-9]+), $hex, $hex, .*\\]: ([0-9]+)"
+	sed -nE "s/^$copied\$/\\1 \\2 \\3 \\4/p" "$TMP/out" | while read -r owner from to number; do
+		echo "$owner $((from)) $((to)) $number"
+	done > "$TMP/maps"
 	expect_copies | sed 's/.*address=\(0x[0-9a-f]*\).*/\1/' | while read -r address; do
 		echo $((address))
 	done > "$TMP/addresses"
