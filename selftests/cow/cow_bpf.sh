@@ -1,20 +1,46 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# The bpftrace scripts in tools/, against the known faults of known_faults. Each
-# must show these, one for one, and nothing else of that memory.
+# The bpftrace scripts, by kprobes and by the trace event (*_event), against the known
+# faults of known_faults. Each must show these, one for one, and nothing else of that
+# memory. If the kernel can copy ahead, it does.
 #
 # -t NAME runs one test; as often as wanted.
 
 DIR=$(dirname "$(readlink -f "$0")")
 . "$DIR/trace_helpers.sh"
 
-TESTS="count lat stacks map other_process one_process copy bad_argument bad_range"
+TESTS="count lat stacks map count_event lat_event stacks_event map_event
+	other_process other_process_event one_process one_process_event
+	cowtrace bad_argument bad_range"
 
-# script NAME: beside the tests, where it was made or installed
-script()
+EVENTS=/sys/kernel/tracing/events
+AHEAD=
+[ ! -e /proc/sys/vm/cow_precopy ] || AHEAD=-p
+
+# why_not SCRIPT: why it cannot run on this kernel
+why_not()
 {
-	[ -e "$DIR/$1.bt" ] && echo "$DIR/$1.bt" || echo "$DIR/tools/$1.bt"
+	case "$1" in
+	*_event)
+		[ -d $EVENTS/cow/cow_fault ] ||
+			{ echo "no trace event: kernel without CONFIG_COW_STATS"; return; } ;;
+	esac
+	case "$1" in
+	cowcount_event|cowlat_event|cowstacks_event) ;;
+	*)
+		[ -e /sys/kernel/btf/vmlinux ] ||
+			{ echo "no BTF: kernel without CONFIG_DEBUG_INFO_BTF"; return; }
+		[ -e /sys/kernel/tracing/kprobe_events ] ||
+			echo "no kprobes: kernel without CONFIG_KPROBE_EVENTS" ;;
+	esac
+}
+
+# can_run SCRIPT: or else the test is skipped
+can_run()
+{
+	reason=$(why_not "$1")
+	[ -z "$reason" ] || { skip "$reason"; false; }
 }
 
 # The memory of known_faults
@@ -32,19 +58,26 @@ after_test()
 	return 0
 }
 
-# trace SCRIPT [ARGS...]: what it prints of known_faults in TMP/out
+# run COMMAND...: with what it prints in TMP/out
+run()
+{
+	"$@" > "$TMP/out" 2> "$TMP/errors" && return
+	sed 's/^/# /' "$TMP/out" "$TMP/errors"
+	complain "failed: $*"
+}
+
+# trace COMMAND...: likewise, on known_faults, which has the same standard output
 trace()
+{
+	run "$@" && grep -e '^pid ' -e '^cow_fault' "$TMP/out" > "$TMP/said"
+}
+
+# trace_by SCRIPT [ARGS...]
+trace_by()
 {
 	name=$1
 	shift
-	if ! bpftrace -c "$DIR/known_faults" "$(script "$name")" "$@" \
-			> "$TMP/out" 2> "$TMP/errors"; then
-		sed 's/^/# /' "$TMP/out" "$TMP/errors"
-		complain "bpftrace $name.bt failed"
-		return
-	fi
-	# known_faults has the same standard output.
-	grep -e '^pid ' -e '^cow_fault' "$TMP/out" > "$TMP/said"
+	trace bpftrace -c "$DIR/known_faults $AHEAD" "$DIR/$name.bt" "$@"
 }
 
 # same NAME: are TMP/records what TMP/expected says?
@@ -67,20 +100,73 @@ nothing_but()
 
 BAR='[[(][0-9]+[KMG]?(, [0-9]+[KMG]?)?[])] +[0-9]+ \|[@ ]+\|'
 
-# How many records of a kind known_faults expects
+# expect_copies: with those that copied other pages ahead; not of these pages
+expect_copies()
+{
+	{ expected copied; expected precopied-around; }
+}
+
+# expected_number KIND: how many known_faults expects
 expected_number()
 {
-	expected "$1" | wc -l
+	case "$1" in
+	copied|copy) expect_copies | wc -l ;;
+	reused) expected reused | wc -l ;;
+	ahead) expected | awk -F= '{ sum += $NF } END { print sum + 0 }' ;;
+	esac
+}
+
+# kinds_of SCRIPT: kprobes do not see what is copied ahead
+kinds_of()
+{
+	case "$1" in
+	*_event) echo copied ${AHEAD:+ahead} ;;
+	*) echo copied ;;
+	esac
+}
+
+# total KIND: the sum of what is counted, whatever by
+total()
+{
+	awk -v name="@$1" '/^@/ { ours = index($0, name "[") == 1 || index($0, name ":") == 1 }
+		ours && /: [0-9]+$/ { sum += $NF } END { print sum + 0 }' "$TMP/out"
+}
+
+# same_totals KIND...
+same_totals()
+{
+	for kind in "$@"; do
+		expected_number "$kind" > "$TMP/expected"
+		total "$kind" > "$TMP/records"
+		same "total of $kind" || return
+	done
+}
+
+# same_by_process SCRIPT PID: what it counts of that one, and nothing else
+same_by_process()
+{
+	for kind in $(kinds_of "$1") reused; do
+		echo "@${kind}[$2, known_faults]: $(expected_number "$kind")"
+	done | sort > "$TMP/expected"
+	grep '^@' "$TMP/out" | sort > "$TMP/records"
+	same "faults by process"
+}
+
+check_count()
+{
+	can_run "$1" || return 0
+	trace_by "$1" 0 $FROM $TO && same_by_process "$1" "$(known_pid)" &&
+		nothing_but '@(copied|reused|ahead)\[.*'
 }
 
 test_count()
 {
-	trace cowcount 0 $FROM $TO || return
-	for kind in copied reused; do
-		echo "@${kind}[$(known_pid), known_faults]: $(expected_number $kind)"
-	done > "$TMP/expected"
-	grep '^@' "$TMP/out" | sort > "$TMP/records"
-	same "faults by process" && nothing_but '@(copied|reused)\[.*'
+	check_count cowcount
+}
+
+test_count_event()
+{
+	check_count cowcount_event
 }
 
 # histogram NAME: the sum of its lines
@@ -90,38 +176,64 @@ histogram()
 		END { print sum + 0 }' "$TMP/out"
 }
 
+# check_lat SCRIPT HISTOGRAM...
+check_lat()
+{
+	can_run "$1" || return 0
+	trace_by "$1" 0 $FROM $TO || return
+	[ "$(kinds_of "$1")" = copied ] || same_totals ahead || return
+	shift
+	for name in "$@"; do
+		expected_number "$name" > "$TMP/expected"
+		histogram "${name}_ns" > "$TMP/records"
+		same "$name faults in the histogram" || return
+	done
+	nothing_but "@($(echo "$*" | tr ' ' '|'))_ns: *|@ahead: [0-9]+|$BAR"
+}
+
 test_lat()
 {
-	trace cowlat 0 $FROM $TO || return
-	for kind in copied reused; do
-		expected_number $kind > "$TMP/expected"
-		histogram "${kind}_ns" > "$TMP/records"
-		same "$kind faults in the histogram" || return
-	done
-	nothing_but "@(copied|reused)_ns: *|$BAR"
+	check_lat cowlat copied reused
+}
+
+test_lat_event()
+{
+	check_lat cowlat_event copied copy reused
+}
+
+check_stacks()
+{
+	can_run "$1" || return 0
+	# shellcheck disable=SC2046 # words
+	trace_by "$1" 0 $FROM $TO && same_totals $(kinds_of "$1") || return
+	# A frame: an address, or a name with an offset
+	frame='[[:space:]]+[^ ]+\+[0-9]+( .*)?'
+	nothing_but "@(copied|ahead)\\[|[[:space:]]+(0x)?[0-9a-f]+|$frame|, known_faults\\]: [0-9]+"
 }
 
 test_stacks()
 {
-	trace cowstacks 0 $FROM $TO || return
-	expected_number copied > "$TMP/expected"
-	sed -n 's/^, known_faults]: //p' "$TMP/out" | awk '{ sum += $1 } END { print sum + 0 }' \
-		> "$TMP/records"
-	same "stacks of copied pages" || return
-	# A frame: an address, or a name with an offset
-	frame='[[:space:]]+[^ ]+\+[0-9]+( .*)?'
-	nothing_but "@copied\\[|[[:space:]]+(0x)?[0-9a-f]+|$frame|, known_faults\\]: [0-9]+"
+	check_stacks cowstacks
+}
+
+test_stacks_event()
+{
+	check_stacks cowstacks_event
 }
 
 # Each copied address is in one of the mappings, and each mapping has as many.
-test_map()
+check_map()
 {
-	trace cowmap 0 $FROM $TO || return
+	can_run "$1" || return 0
+	# shellcheck disable=SC2046 # words
+	trace_by "$1" 0 $FROM $TO && same_totals $(kinds_of "$1") || return
 	# @copied[PID, FROM, TO, FILE]: COUNT
-	number='\([0-9]*\)'
-	sed -n "s/^@copied\[$number, $number, $number, \(.*\)\]: $number\$/\1 \2 \3 \5 \4/p" \
-		"$TMP/out" > "$TMP/maps"
-	expected copied | sed 's/.*address=\(0x[0-9a-f]*\).*/\1/' | while read -r address; do
+	hex='(0x[0-9a-f]+)'
+	copied="@copied\\[([0-9]+), $hex, $hex, .*\\]: ([0-9]+)"
+	sed -nE "s/^$copied\$/\\1 \\2 \\3 \\4/p" "$TMP/out" | while read -r owner from to number; do
+		echo "$owner $((from)) $((to)) $number"
+	done > "$TMP/maps"
+	expect_copies | sed 's/.*address=\(0x[0-9a-f]*\).*/\1/' | while read -r address; do
 		echo $((address))
 	done > "$TMP/addresses"
 	awk -v pid="$(known_pid)" 'NR == FNR { address[NR] = $1; next }
@@ -130,21 +242,54 @@ test_map()
 		END { print all }' "$TMP/addresses" "$TMP/maps" | sort -u > "$TMP/records"
 	{ expected_number copied; echo right; } > "$TMP/expected"
 	same "copies by mapping" || return
-	grep -q 'memfd:known_faults' "$TMP/maps" || complain "the file is not named" || return
-	nothing_but '@copied\[[0-9]+, [0-9]+, [0-9]+, .*\]: [0-9]+'
+	grep -q '^@copied.*, memfd:known_faults\]' "$TMP/out" ||
+		complain "the file is not named" || return
+	nothing_but "@(copied|ahead)\\[[0-9]+, $hex, $hex, .*\\]: [0-9]+" || return
+
+	# A shell that forks: it or the child writes to its stack and its heap.
+	run bpftrace -c "$(command -v sh) $TMP/forks" "$DIR/$1.bt" || return
+	mapped='\[[0-9]*, 0x[0-9a-f]*, 0x[0-9a-f]*, '
+	for name in heap stack; do
+		grep -q "^@copied$mapped\\[$name\\]\]: " "$TMP/out" && continue
+		sed 's/^/# /' "$TMP/out"
+		complain "no [$name] is named" || return
+	done
+}
+
+test_map()
+{
+	check_map cowmap
+}
+
+test_map_event()
+{
+	check_map cowmap_event
+}
+
+check_other_process()
+{
+	can_run "$1" || return 0
+	trace_by "$1" $$ || return
+	! grep -q known_faults, "$TMP/out" || complain "counted another process than $$"
 }
 
 test_other_process()
 {
-	trace cowcount $$ || return
-	! grep -q known_faults, "$TMP/out" || complain "counted another process than $$"
+	check_other_process cowcount
+}
+
+test_other_process_event()
+{
+	check_other_process cowcount_event
 }
 
 # Only the process of that number, which becomes known_faults when it is told to
-test_one_process()
+check_one_process()
 {
+	can_run "$1" || return 0
 	mkfifo "$TMP/begin"
-	sh -c 'read -r go < "$1" && exec "$2"' sh "$TMP/begin" "$DIR/known_faults" \
+	# shellcheck disable=SC2086 # an option or none
+	sh -c 'read -r go < "$1" && shift && exec "$@"' sh "$TMP/begin" "$DIR/known_faults" $AHEAD \
 		> "$TMP/said" 2> "$TMP/errors" &
 	pid=$!
 	# until it has gone, or is a zombie, as we have not waited for it yet
@@ -152,32 +297,45 @@ test_one_process()
 	echo go > "$TMP/begin"
 	while grep -q ') [^Z]' /proc/$pid/stat 2> /dev/null; do sleep 0.1; done
 	END
-	bpftrace -c "$(command -v sh) $TMP/go" "$(script cowcount)" $pid $FROM $TO \
+	bpftrace -c "$(command -v sh) $TMP/go" "$DIR/$1.bt" $pid $FROM $TO \
 		> "$TMP/out" 2>> "$TMP/errors" ||
 		complain "bpftrace failed: $(cat "$TMP/errors")" || return
 	wait $pid || complain "known_faults failed" || return
-	for kind in copied reused; do
-		echo "@${kind}[$pid, known_faults]: $(expected_number $kind)"
-	done > "$TMP/expected"
-	grep '^@' "$TMP/out" | sort > "$TMP/records"
-	same "faults of process $pid"
+	same_by_process "$1" $pid
 }
 
-# The time of the copy alone, where the kernel has the event
-test_copy()
+test_one_process()
 {
-	[ -d /sys/kernel/tracing/events/cow ] ||
-		{ skip "no trace event: kernel without CONFIG_COW_STATS"; return; }
-	trace cowcopy 0 $FROM $TO || return
-	expected_number copied > "$TMP/expected"
-	histogram copy_ns > "$TMP/records"
-	same "copies in the histogram" && nothing_but "@copy_ns: *|@ahead_pages: 0|$BAR"
+	check_one_process cowcount
+}
+
+test_one_process_event()
+{
+	check_one_process cowcount_event
+}
+
+# The script that suits the kernel: with the event it shows what is copied ahead, too.
+test_cowtrace()
+{
+	script=cowcount
+	[ ! -d $EVENTS/cow/cow_fault ] || script=cowcount_event
+	can_run $script || return 0
+	trace "$DIR/cowtrace" count -c "$DIR/known_faults $AHEAD" 0 $FROM $TO &&
+		same_by_process $script "$(known_pid)" || return
+	! "$DIR/cowtrace" everything > "$TMP/out" 2>&1 || complain "runs 'everything'"
+}
+
+all_scripts()
+{
+	for name in cowcount cowlat cowmap cowstacks; do
+		echo "$name ${name}_event"
+	done
 }
 
 test_bad_argument()
 {
-	for name in cowcopy cowcount cowlat cowmap cowstacks; do
-		! bpftrace "$(script $name)" everything > "$TMP/out" 2>&1 ||
+	for name in $(all_scripts); do
+		! bpftrace "$DIR/$name.bt" everything > "$TMP/out" 2>&1 ||
 			complain "$name.bt: accepted 'everything' as a PID" || return
 	done
 }
@@ -185,12 +343,11 @@ test_bad_argument()
 # FROM without TO, or behind it: says so, and ends by itself
 test_bad_range()
 {
-	names="cowcount cowlat cowmap cowstacks"
-	[ ! -d /sys/kernel/tracing/events/cow ] || names="$names cowcopy"
-	for name in $names; do
+	for name in $(all_scripts); do
+		[ -z "$(why_not "$name")" ] || continue
 		for range in $FROM "$TO $FROM"; do
 			# shellcheck disable=SC2086 # one or two words
-			timeout 300 bpftrace "$(script $name)" 0 $range > "$TMP/out" 2>&1 ||
+			timeout 300 bpftrace "$DIR/$name.bt" 0 $range > "$TMP/out" 2>&1 ||
 				complain "$name.bt 0 $range: status $?" || return
 			grep -q '^Nothing is traced: FROM needs a TO above it' "$TMP/out" &&
 				! grep -q '^Tracing ' "$TMP/out" && continue
@@ -209,17 +366,25 @@ cleanup()
 ktap_print_header
 need_leave_to_change
 command -v bpftrace > /dev/null || skip_all "no bpftrace here"
-[ -e /sys/kernel/btf/vmlinux ] ||
-	skip_all "no /sys/kernel/btf/vmlinux: kernel without CONFIG_DEBUG_INFO_BTF"
-[ -d /sys/kernel/tracing/events ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
-[ -e /sys/kernel/tracing/kprobe_events ] ||
-	skip_all "no kprobes: kernel without CONFIG_KPROBE_EVENTS"
+[ -e /proc/sys/kernel/unprivileged_bpf_disabled ] ||
+	skip_all "no bpf(): kernel without CONFIG_BPF_SYSCALL"
+[ -d $EVENTS ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
+reason=$(why_not cowcount)
+[ -z "$reason" ] || [ -d $EVENTS/cow/cow_fault ] || skip_all "$reason, and no trace event"
 
 TMP=$(mktemp -d)
 trap cleanup EXIT
 trap 'exit 1' HUP INT TERM
 
-"$DIR/known_faults" > /dev/null 2> "$TMP/errors"
+# shellcheck disable=SC2086 # an option or none
+"$DIR/known_faults" $AHEAD > /dev/null 2> "$TMP/errors"
 [ $? -ne "$KSFT_SKIP" ] || skip_all "$(cat "$TMP/errors")"
+
+# Writes to its memory while a child has it
+cat > "$TMP/forks" <<-'END'
+for i in 1 2 3; do
+	text=$text$( echo "$i" ) || exit 1
+done
+END
 
 run_chosen "$@"

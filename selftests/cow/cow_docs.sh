@@ -71,7 +71,8 @@ why_not()
 		command -v perf > /dev/null || { echo "no perf here"; return; }
 		[ -e /proc/cow_stats ] || [ -e /sys/kernel/tracing/kprobe_events ] ||
 			echo "no kprobe events (CONFIG_KPROBE_EVENTS)" ;;
-	bpftrace*)
+	bpftrace*|cowtrace*)
+		command -v bpftrace > /dev/null || { echo "no bpftrace here"; return; }
 		[ -e /sys/kernel/btf/vmlinux ] ||
 			{ echo "kernel without CONFIG_DEBUG_INFO_BTF"; return; }
 		[ -e /sys/bus/event_source/devices/kprobe ] ||
@@ -101,11 +102,11 @@ make_programs()
 		ln -s "$DIR/known_faults" "$TMP/$name"
 	done
 	ln -s "$DIR/known_faults" "$TMP/bin/make"
-	for name in cowstat cow_snapshot; do
+	for name in cowstat cow_snapshot cowtrace; do
 		ln -s "$DIR/$name" "$TMP/bin/$name"
 	done
-	for name in cowcopy cowcount cowlat cowmap cowstacks; do
-		ln -s "$(first_of "$DIR/$name.bt" "$DIR/tools/$name.bt")" "$TMP/$name.bt"
+	for name in cowcount cowlat cowmap cowstacks; do
+		ln -s "$DIR/$name.bt" "$TMP/$name.bt"
 	done
 	# What it takes: "FRAME;FRAME COUNT", and what it prints
 	cat > "$TMP/bin/flamegraph.pl" <<-'END'
