@@ -204,6 +204,7 @@ test_bad_range()
 cleanup()
 {
 	rm -rf "$TMP"
+	unmount_tracefs
 }
 
 ktap_print_header
@@ -211,7 +212,7 @@ need_leave_to_change
 command -v bpftrace > /dev/null || skip_all "no bpftrace here"
 [ -e /sys/kernel/btf/vmlinux ] ||
 	skip_all "no /sys/kernel/btf/vmlinux: kernel without CONFIG_DEBUG_INFO_BTF"
-[ -d /sys/kernel/tracing/events ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
+mount_tracefs
 [ -e /sys/kernel/tracing/kprobe_events ] ||
 	skip_all "no kprobes: kernel without CONFIG_KPROBE_EVENTS"
 
