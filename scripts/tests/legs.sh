@@ -32,7 +32,7 @@ kernel_legs()
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests x86_64
 	leg "$k: kselftests without the series, UML" plain_kselftests um
-	leg "$k: boot arguments, two nodes" boot_arguments
+	leg "$k: boot arguments, one node" boot_arguments
 	leg "$k: kselftest targets" selftest_targets
 	if [ -n "$K_PACKAGE" ]; then
 		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
@@ -265,7 +265,7 @@ plain_kselftests()
 {
 	local arch=$1 status=0
 	plain_tests "$arch" --arch "$arch" --unpatched || status=$?
-	[ "$arch" = um ] || plain_on_two_nodes "$arch" || status=$?
+	[ "$arch" != arm64 ] || plain_on_two_nodes "$arch" || status=$?
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }
 
@@ -320,12 +320,13 @@ at_boot()
 	done
 }
 
-# What is set at boot; and the counters of each CPU where there are two nodes
+# What is set at boot; and the counters of each CPU and tests of placement where there is
+# one node: the leg of the kselftests has two
 boot_arguments()
 {
 	at_boot 'cow_precopy=on trace_event=cow:cow_fault' precopy_at_boot tracing_at_boot || return
 	at_boot 'cow_precopy=perhaps' precopy_at_boot || return
-	ours kselftest --kernel "$K_CHOICE" --filter cow_counts:each_cpu --append numa=fake=2
+	ours kselftest --kernel "$K_CHOICE" --filter 'cow_counts:each_cpu memory_advice' --append numa=fake=1
 }
 
 # image_tools PACKAGE: the tools that count by kprobes, on a kernel as Debian builds it.
