@@ -203,6 +203,7 @@ kselftests_on()
 	boot_kernel patched
 	[ -n "$G_OURS" ] || copy_our_selftests
 	install_for_gate || return 0
+	on_two_nodes
 	run_on_submission ""
 	[ -z "$SET$APPEND_ON" ] || run_switched_on
 }
@@ -274,7 +275,7 @@ die_of_switch()
 compare_with_base()
 {
 	local line
-	unknown_skips "$ARCH" < "$RESULTS" | cut -f 1 > "$SCRATCH/skipped"
+	unknown_skips "$(machine_of_skips)" < "$RESULTS" | cut -f 1 > "$SCRATCH/skipped"
 	[ "$(count_results fail)" -gt 0 ] || [ -s "$SCRATCH/skipped" ] || return 0
 	mv "$LOGS/guest" "$LOGS/guest.patched"
 	cp "$RESULTS" "$SCRATCH/patched.results"

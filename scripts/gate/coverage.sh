@@ -4,14 +4,20 @@
 # What looked at a submission and what did not: a pass of code that decides what a fault,
 # fork or reclaim does means nothing if no kernel with it was booted.
 
-# A change to one of these needs a behaviour check; to one below arch/, a check that boots
-# that architecture
+# A change to one of these needs a check that runs the kselftests in a guest; to one below
+# arch/, in a guest of that architecture. mm/folio.c is mm/swap.c since 7.x, leafops.h was
+# swapops.h.
 COW_CODE=(mm/memory.c mm/rmap.c mm/huge_memory.c mm/gup.c mm/swapfile.c mm/swap_state.c mm/ksm.c
-	kernel/fork.c fs/proc/task_mmu.c mm/internal.h mm/mprotect.c mm/mremap.c mm/mmap.c mm/vma.c
-	mm/userfaultfd.c mm/memcontrol.c mm/migrate.c mm/vmscan.c mm/mlock.c mm/madvise.c
-	mm/memory-failure.c mm/mmu_gather.c include/linux/mm.h include/linux/rmap.h
-	include/linux/swapops.h include/linux/pgtable.h include/linux/mmu_notifier.h
-	include/asm-generic/tlb.h arch/arm64/mm/copypage.c
+	kernel/fork.c fs/proc/task_mmu.c mm/internal.h mm/mprotect.c mm/mremap.c mm/mmap.c 'mm/vma*'
+	mm/userfaultfd.c mm/memcontrol.c 'mm/migrate*' mm/vmscan.c mm/mlock.c mm/madvise.c
+	mm/memory-failure.c mm/mmu_gather.c mm/pgtable-generic.c mm/hugetlb.c mm/khugepaged.c
+	mm/page_vma_mapped.c mm/swap.c mm/folio.c mm/swap.h mm/mempolicy.c 'mm/cow*'
+	kernel/events/uprobes.c include/linux/mm.h include/linux/mm_inline.h include/linux/mm_types.h
+	include/linux/rmap.h include/linux/huge_mm.h include/linux/hugetlb.h include/linux/ksm.h
+	include/linux/page-flags.h include/linux/swap.h include/linux/swapops.h
+	include/linux/leafops.h include/linux/pgtable.h include/linux/mmu_notifier.h
+	'include/linux/cow*' include/asm-generic/tlb.h arch/arm64/mm/copypage.c
+	arch/arm64/mm/contpte.c 'arch/*/mm/fault*' 'arch/*/mm/pgtable*'
 	'arch/*/mm/*tlb*' 'arch/*/kernel/*tlb*' 'arch/*/include/asm/*tlb*'
 	'arch/*/include/asm/pgtable*')
 
@@ -32,16 +38,17 @@ not_looked_at()
 		[ -n "${looked[$arch]-}" ] || looked[$arch]=$(gate_report behaviour "$LOGS/gate.json" "$arch")
 		[ "${looked[$arch]}" -gt 0 ] || unseen+=("$file")
 	done < <(cow_code_touched)
-	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no behaviour check looked at it"
+	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no check that runs the kselftests looked at it"
 }
 
 # how_to_look: what to do about it
 how_to_look()
 {
 	cat <<-'END'
-	Run a behaviour check: leave out --only and --skip, or add --only behaviour-kselftest.
-	If one was skipped, its reason is in the table. Code of an architecture needs a check
-	that boots it: x86_64 or, without --quick, arm64; there is none for others. If you only
+	Run the kselftests in a guest: leave out --only and --skip, or add
+	--only behaviour-kselftest; KUnit alone is not enough. If it was skipped, its reason is
+	in the table. Code of an architecture needs a guest of it: behaviour-kselftest for x86
+	or, without --quick, behaviour-kselftest-arm64; there is none for others. If you only
 	want the other checks, say --no-verdict.
 	END
 }

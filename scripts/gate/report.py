@@ -11,11 +11,11 @@ report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
     each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
 report.py table|results|ktap|counts|switched GATE   on standard output
-report.py behaviour GATE ARCH          how many looked at the behaviour: any, x86, arm64
+report.py behaviour GATE ARCH          how many ran the kselftests on it: any, x86, arm64
 report.py coverage GATE OPTIONS CHECK...
     which of all checks looked at it, which did not; OPTIONS left some out
 report.py markdown GATE FACTS CHECKS
-    FACTS: JSON with title, kernel, about, patches, unseen (why it says nothing about
+    FACTS: JSON with title, kernel, about, patches, unseen (why it is no verdict on
     behaviour), form_only (that it was asked for so), switched (what was switched on);
     CHECKS: NAME TAB text, all there are
 """
@@ -137,18 +137,18 @@ def looked(result):
     return result["verdict"] in ("pass", "warn", "fail")
 
 
+# The checks that boot a guest with the kselftests, and its architecture. KUnit's tests
+# call functions, most of them of our series: they do not see what a process sees.
+KSELFTESTS = {"behaviour-kselftest": "x86", "behaviour-kselftest-arm64": "arm64"}
+
+
 def boots(check, arch):
-    """Whether a check looks at how a kernel of that architecture behaves; any: at all"""
-    # most of what behaviour-kunit-each runs are KUnit's own tests
-    if not check.startswith("behaviour-") or check == "behaviour-kunit-each":
-        return False
-    if arch == "x86":
-        return not check.endswith(("-arm64", "-um"))
-    return arch == "any" or check.endswith("-" + arch)
+    """Whether a check runs the kselftests on that architecture; any: on one of them"""
+    return check in KSELFTESTS and arch in ("any", KSELFTESTS[check])
 
 
 def behaviour(results, arch):
-    """How many behaviour checks looked at the submission"""
+    """How many checks ran the kselftests on the submission"""
     return sum(looked(result) and boots(result["check"], arch) for result in results)
 
 
@@ -228,7 +228,7 @@ def markdown(results, facts, checks):
     """What was run, on what, with which result, and what was not."""
     print(f"# {overall(results, facts['unseen'] and not facts['form_only'])}: {facts['title']} on {facts['kernel']}\n\n{facts['about']}\n")
     if facts["unseen"]:
-        print(f"This says nothing about its behaviour: {facts['unseen']}.\n")
+        print(f"This is no verdict on its behaviour: {facts['unseen']}.\n")
     for number, subject in enumerate(facts["patches"], 1):
         print(f"{number}. {subject}")
     if facts["switched"]:

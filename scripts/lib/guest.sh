@@ -167,6 +167,9 @@ host_tsc_khz()
 	cut -d' ' -f2 "$answer"
 }
 
+# A kernel argument for the number of NUMA nodes, or nothing
+NODES=
+
 kernel_arguments()
 {
 	local console=ttyS0 clock=
@@ -176,7 +179,7 @@ kernel_arguments()
 	um) console=tty0 ;;
 	esac
 	# a task that dies with locks held would let the others hang
-	echo "console=$console panic=-1 oops=panic ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${APPEND}"
+	echo "console=$console panic=-1 oops=panic ${DEBUG:+slub_debug=- }${clock}loglevel=7 ${NODES:+$NODES }${APPEND}"
 }
 
 # start_guest ARCH INITRAMFS DIR: the job's output goes to file descriptor 3.

@@ -5,13 +5,14 @@
 usage: image.py FILE
 
 Prints the architecture and, if the image says it, the kernel's release. Exits with 1 and
-the reason on standard error for what is no kernel image that QEMU boots: another kind of
-file, another architecture, a file that is not whole.
+the reason in one line on standard error for what is no kernel image that QEMU boots:
+another kind of file, another architecture, a file that is damaged, not whole or unreadable.
 """
 import gzip
 import re
 import struct
 import sys
+import zlib
 
 ELF_MACHINES = {3: "i386", 21: "powerpc64", 22: "s390", 40: "arm", 62: "x86_64", 183: "arm64",
                 243: "riscv", 258: "loongarch"}
@@ -59,6 +60,8 @@ def elf(data):
 def xen_notes(data):
     """The types of Xen's notes in its segments."""
     start, size, count = number(data, 32, "Q"), number(data, 54, "H"), number(data, 56, "H")
+    if not size:  # an object or a module has no segments
+        return
     for header in range(start, start + size * count, size):
         if number(data, header, "I") != 4:  # PT_NOTE
             continue
@@ -104,8 +107,8 @@ def look(data):
     if data[:3] == b"\x1f\x8b\x08":
         try:
             inner = look(gzip.decompress(data))
-        except (OSError, EOFError) as error:
-            raise NoImage(f"it is compressed, but not whole: {error}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise NoImage(f"it is compressed, but damaged or not whole: {error}") from error
         if inner[0] != "arm64":
             raise NoImage("only an Image of arm64 may be compressed by gzip")
         return inner
@@ -118,10 +121,12 @@ def main():
     """Prints what the file is."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    with open(sys.argv[1], "rb") as file:
-        data = file.read()
     try:
+        with open(sys.argv[1], "rb") as file:
+            data = file.read()
         print(*look(data))
+    except OSError as error:
+        sys.exit(f"it cannot be read: {error.strerror}")
     except NoImage as why:
         sys.exit(str(why))
 

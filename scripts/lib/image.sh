@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # --image: a kernel that exists already, as a file or as a Debian package. A package is
-# fetched by the private apt and unpacked below the build folder, never installed.
+# fetched by the private apt, or a .deb file, and unpacked below the build folder, never
+# installed.
 
 # Modules that the tests and the guest's lines of output use, where the image has them
 IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
@@ -12,10 +13,12 @@ image_help()
 {
 	cat <<-'END'
 	  --image I       a kernel image that exists already: a file (vmlinux, bzImage, or
-	                  arm64's Image), or a Debian package such as
-	                  linux-image-cloud-amd64; PACKAGE/SUITE takes it from that suite
-	  --modules DIR   its modules, if it is a file: what 'make modules_install
-	                  INSTALL_MOD_PATH=DIR' left, or one of its lib/modules/RELEASE
+	                  arm64's Image), a .deb file such as 'package' writes, or a
+	                  Debian package such as linux-image-cloud-amd64; PACKAGE/SUITE
+	                  takes it from that suite
+	  --modules DIR   its modules, if it is a file but no .deb: what 'make
+	                  modules_install INSTALL_MOD_PATH=DIR' left, or one of its
+	                  lib/modules/RELEASE
 	END
 }
 
@@ -30,8 +33,15 @@ check_image()
 	[ -z "$UNPATCHED$BENCH$DEBUG" ] || die "--image is a kernel as it is: without --unpatched, --bench and --debug"
 	image_arch "$IMAGE"
 	[ -n "$MODULES_FROM" ] || return 0
-	[ -f "$IMAGE" ] || die "--modules goes with --image FILE: a package brings its own modules"
+	[ -f "$IMAGE" ] && ! is_deb "$IMAGE" ||
+		die "--modules goes with --image FILE: a package brings its own modules"
 	find_modules
+}
+
+# is_deb IMAGE: whether it is a Debian package in a file
+is_deb()
+{
+	[ -f "$1" ] && [[ "$1" == *.deb ]]
 }
 
 # image_arch IMAGE: sets ARCH to what a file says, or the end of a package's name, and
@@ -40,7 +50,15 @@ image_arch()
 {
 	local arch=
 	RELEASE=
-	if [ -f "$1" ]; then
+	if is_deb "$1"; then
+		arch=$(dpkg-deb -f "$1" Architecture 2> /dev/null) ||
+			die "--image '$1' is no Debian package that dpkg-deb can read"
+		case "$arch" in
+		amd64) arch=x86_64 ;;
+		arm64) ;;
+		*) die "--image '$1' is a package for $arch, not for amd64 or arm64" ;;
+		esac
+	elif [ -f "$1" ]; then
 		[ -x "$PYTHON" ] || need_packages
 		arch=$("$PYTHON" "$ROOT/scripts/lib/image.py" "$1" 2>&1) ||
 			die "--image '$1' is no kernel image that boots: $arch"
@@ -78,20 +96,28 @@ need_image()
 	local dir
 	MODULES=
 	OUT=
-	if [ -f "$1" ]; then
+	if [ -f "$1" ] && ! is_deb "$1"; then
 		KERNEL_IMAGE=$(realpath -- "$1")
 		IMAGE_NAME=$(basename -- "$1")
 		[ -z "$MODULES_FROM" ] || archive_modules_of_user
 		return
 	fi
-	dir=$BUILD/images/${1//\//_}
-	lock "image-$(basename "$dir")"
-	fetch_image "$1" "$dir"
-	unlock "image-$(basename "$dir")"
+	if is_deb "$1"; then
+		dir=$SCRATCH/image
+		mkdir -p "$dir"
+		dpkg-deb -x "$(realpath -- "$1")" "$dir/root" ||
+			die "--image '$1' could not be unpacked"
+		IMAGE_NAME=$(basename -- "$1")
+	else
+		dir=$BUILD/images/${1//\//_}
+		lock "image-$(basename "$dir")"
+		fetch_image "$1" "$dir"
+		unlock "image-$(basename "$dir")"
+		IMAGE_NAME=$(cat "$dir/version")
+	fi
 	# below /boot, or with its modules
 	KERNEL_IMAGE=$(find "$dir/root" -type f -name 'vmlinuz*' | sort | sed -n 1p)
 	[ -n "$KERNEL_IMAGE" ] || die "--image '$1': the package holds no vmlinuz"
-	IMAGE_NAME=$(cat "$dir/version")
 	MODULES=$SCRATCH/modules.cpio
 	modules_archive "$dir/root" "$MODULES"
 }

@@ -211,6 +211,15 @@ switch_on_lines()
 	done <<< "$SWITCH_ON"
 }
 
+# on_two_nodes: sets NODES. The tests of placement need two NUMA nodes, and the others pass
+# there. Guests of arm64, of an image, and with a sanitizer have one; so has any guest with
+# --append numa=fake=1, as the last such argument counts.
+on_two_nodes()
+{
+	NODES=
+	[ "$ARCH" != x86_64 ] || [ -n "$DEBUG$BENCH$IMAGE" ] || NODES=numa=fake=2
+}
+
 # run_selftests: boots the kernel of need_kernel, records every test
 run_selftests()
 {
@@ -245,6 +254,12 @@ hung_test()
 		/^# # +(OK|FAIL) / { if ($4 == test) test = "" }
 		/^(not )?ok / { program = test = "" }
 		END { if (program) print ", in " program (test ? ":" test : "") }'
+}
+
+# machine_of_skips: what fixtures/plain-skips calls the guest
+machine_of_skips()
+{
+	echo "$ARCH$([ "$ARCH" != x86_64 ] || [ -z "$DEBUG" ] || echo -debug)"
 }
 
 # unknown_skips MACHINE: of the results, the plain tests that skip and are not known to

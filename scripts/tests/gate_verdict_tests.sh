@@ -3,7 +3,7 @@
 #
 # Tests of the gate: when there is a verdict, and what ends early.
 
-# A change to the code of faults needs a behaviour check that looks at it: one that is
+# A change to the code of faults needs the kselftests in a guest: a check that is
 # skipped, or not chosen, leaves the submission without a verdict.
 test_gate_needs_behaviour()
 {
@@ -12,16 +12,16 @@ test_gate_needs_behaviour()
 	: > "$BEGUN"
 	fake_check form-fine '#' 0
 	fake_check behaviour-none '#' 0 'not_applicable "no kernel"'
-	fake_check behaviour-some '#' 0
+	fake_check behaviour-kselftest '#' 0
 	box gate --base 6.12 && want_status 0 &&
-	want_output '^looked at it [(]2[)]: form-fine behaviour-some$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
-	box gate --base 6.12 --skip behaviour-some --markdown "$SCRATCH/report.md" && want_status 2 &&
-	want_output '^it changes mm/memory.c, but no behaviour check looked at it: no verdict$' &&
-	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-some$' &&
+	want_output '^looked at it [(]2[)]: form-fine behaviour-kselftest$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
+	box gate --base 6.12 --skip behaviour-kselftest --markdown "$SCRATCH/report.md" && want_status 2 &&
+	want_output '^it changes mm/memory.c, but no check that runs the kselftests looked at it: no verdict$' &&
+	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-kselftest$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
 	box gate --base 6.12 --only 'form-*' && want_status 2 &&
-	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no behaviour check looked at it' || return
+	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no check that runs the kselftests looked at it' || return
 	# a failure needs no other look
 	fake_check form-bad '#' 0 'fail "that is wrong"'
 	box gate --base 6.12 --only 'form-*' && want_status 1 || return
@@ -47,15 +47,27 @@ test_gate_coverage()
 		for check in $checks; do
 			printf '{"check": "%s", "verdict": "%s", "findings": []},' "${check%=*}" "${check#*=}"
 		done | sed 's/^/[/; s/,$/]/' > "$LOGS/gate.json"
-		want_same "$file $checks: $(not_looked_at)" "$file $checks: ${why:+it changes $file, but no behaviour check looked at it}" || return
+		want_same "$file $checks: $(not_looked_at)" "$file $checks: ${why:+it changes $file, but no check that runs the kselftests looked at it}" || return
 	done <<-'END'
 	mm/ksm.c|form-a=pass behaviour-kselftest=pass|
-	mm/ksm.c|form-a=pass behaviour-kunit-um=warn|
+	mm/ksm.c|form-a=pass behaviour-kselftest=warn|
+	mm/ksm.c|form-a=pass behaviour-kselftest-arm64=pass|
+	mm/swapfile.c|behaviour-kunit-um=pass behaviour-kunit-x86_64=pass behaviour-kunit-arm64=pass|no
+	mm/swapfile.c|behaviour-mm-cow=pass behaviour-mm-selftests=pass|no
 	mm/ksm.c|form-a=pass behaviour-kselftest=skip sanitizers-kasan=pass|no
 	mm/ksm.c|form-a=pass behaviour-kunit-each=pass|no
 	mm/ksm.c|form-a=pass behaviour-kselftest=error|no
 	fs/proc/task_mmu.c|build-each=pass|no
 	mm/slub.c|build-each=pass|
+	mm/cow_batch.c|behaviour-kunit-um=pass|no
+	mm/folio.c|build-each=pass|no
+	mm/migrate_device.c|build-each=pass|no
+	mm/hugetlb.c|build-each=pass|no
+	kernel/events/uprobes.c|build-each=pass|no
+	include/linux/huge_mm.h|build-each=pass|no
+	arch/x86/mm/pgtable.c|behaviour-kselftest-arm64=pass|no
+	arch/x86/mm/pgtable.c|behaviour-kselftest=pass|
+	arch/arm64/mm/fault.c|behaviour-kselftest=pass|no
 	arch/x86/mm/tlb.c|behaviour-kselftest=pass|
 	arch/x86/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass behaviour-kunit-um=pass|no
 	arch/arm64/include/asm/tlbflush.h|behaviour-kselftest-arm64=pass|

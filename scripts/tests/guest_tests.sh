@@ -98,3 +98,54 @@ test_guest_gate_results()
 		complain "status $?" || return
 	[ "$(wc -l < "$results")" -eq 1 ] || complain "handed on: $(paste -sd' ' "$results")"
 }
+
+# settings_program FILE: merges by KSM and makes a cgroup as the kselftests do, and undoes it
+settings_program()
+{
+	local tests=$ROOT/selftests/cow
+	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/tools/cow_stats.c" -lpthread <<-'END'
+	#include <stdio.h>
+	#include <string.h>
+	#include "cow_helpers.h"
+
+	int main(void)
+	{
+		size_t len = 16 * cow_page_size();
+		struct cow_undo undo = {};
+		char dir[COW_CGROUP_DIR], *p = cow_map(len, 0);
+		long merged;
+
+		memset(p, 'x', len);
+		merged = cow_ksm_merge(&undo, p, len, 16);
+		cow_undo(&undo);
+		printf("merged %ld, cgroup %d", merged, !cow_cgroup_make(dir, "cow_settings"));
+		cow_cgroup_remove(dir);
+		return 0;
+	}
+	END
+}
+
+# The kselftests leave KSM and the controllers of the root cgroup as they were, on or off,
+# and without COW_TEST_INVASIVE they ask neither for one nor the other.
+test_guest_settings()
+{
+	local program=$SCRATCH/settings job=$SCRATCH/settings.job
+	settings_program "$program" || complain "the program does not build" || return
+	cat > "$job" <<-END
+	control=/sys/fs/cgroup/cgroup.subtree_control
+	cd /sys/kernel/mm/ksm
+	try()
+	{
+		echo \$2 > run
+		echo \${3}memory > \$control
+		COW_TEST_INVASIVE=\$1 $program
+		echo ", run \$(cat run), controllers '\$(cat \$control)'"
+	}
+	try 1 1 -
+	try 1 0 +
+	try 0 1 -
+	END
+	here boot -- sh "$job" "$program" && want_status 0 &&
+	want_same "$(grep '^merged' "$OUT" | paste -sd'|')" \
+		"merged 16, cgroup 1, run 1, controllers ''|merged 16, cgroup 1, run 0, controllers 'memory'|merged -13, cgroup 0, run 1, controllers ''"
+}

@@ -36,6 +36,8 @@ make_images()
 	write("truncated-Image", bytes(999), *arm)
 	write("Image.gz", gzip.compress(image))
 	write("truncated-Image.gz", gzip.compress(image)[:-9])
+	write("damaged-Image.gz", gzip.compress(image), (10, "8s", b"\xff" * 8))
+	write("module.ko", bytes(1000), *elf, (32, "Q", 0), (54, "H", 0), (56, "H", 0))
 	write("Image-riscv", bytes(1000), (48, "8s", b"RISCV\0\0\0"), (56, "4s", b"RSC\x05"))
 	write("text", b"no kernel\n" * 100)
 	write("empty", b"")
@@ -55,7 +57,14 @@ test_images()
 	no_image truncated-bzImage "it is not whole: 2047 of 2048 bytes" &&
 	no_image truncated-vmlinux "it is not whole: 950 of 964 bytes" &&
 	no_image truncated-Image "it is not whole: 999 of 1000 bytes" &&
-	no_image truncated-Image.gz "compressed, but not whole" &&
+	no_image truncated-Image.gz "compressed, but damaged or not whole" &&
+	no_image damaged-Image.gz "compressed, but damaged or not whole" &&
+	no_image module.ko "no vmlinux with CONFIG_PVH" &&
+	no_image . "it cannot be read: Is a directory" &&
+	refused_with "no kernel image that boots: it is compressed, but damaged" boot --image damaged-Image.gz -- true &&
+	refused_with "no kernel image that boots: it is an ELF file, but no vmlinux" kselftest --image module.ko &&
+	# a file that also root cannot read from its beginning
+	refused_with "no kernel image that boots: it cannot be read" kselftest --image /proc/self/mem &&
 	no_image program "no vmlinux with CONFIG_PVH" &&
 	no_image vmlinux-i386 "for i386, not for x86_64" &&
 	no_image bzImage-i386 "bzImage for i386" &&
@@ -73,7 +82,7 @@ no_image()
 	OUT=$SCRATCH/output
 	STATUS=0
 	"$PYTHON" "$ROOT/scripts/lib/image.py" "$1" > "$OUT" 2>&1 || STATUS=$?
-	want_status 1 && want_output "$2"
+	want_status 1 && want_output "$2" && want_same "$(wc -l < "$OUT")" 1
 }
 
 # The modules are those of the image, and their folder is only read.
@@ -105,6 +114,41 @@ test_image_modules()
 	ko=$(cpio -t --quiet < "$MODULES" | grep '[.]ko$')
 	want_same "$ko" lib/modules/6.1.0-1-amd64/brd.ko &&
 	want_same "$(find "$dir" -printf '%p %T@\n' | sort | sha256sum)" "$before"
+}
+
+# make_deb FILE ARCHITECTURE RELEASE: with a vmlinuz of zeros and an empty folder of modules,
+# nothing if there is no RELEASE
+make_deb()
+{
+	local root=$SCRATCH/deb.root
+	rm -rf "$root"
+	mkdir -p "$root/DEBIAN" "$root/boot"
+	printf '%s\n' 'Package: linux-image-x' 'Version: 1' "Architecture: $2" 'Maintainer: nobody <nobody@localhost>' \
+		'Description: nothing' > "$root/DEBIAN/control"
+	if [ -n "$3" ]; then
+		mkdir -p "$root/lib/modules/$3"
+		touch "$root/boot/vmlinuz-$3" "$root/lib/modules/$3/modules.order" "$root/lib/modules/$3/modules.builtin"
+	fi
+	dpkg-deb --root-owner-group -b "$root" "$1" > /dev/null
+}
+
+# What 'package' writes: unpacked in the private folder, with the modules in it
+test_image_deb()
+{
+	local IMAGE MODULES_FROM='' RELEASE ARCH='' IMAGE_NAME deb=$SCRATCH/linux-image-6.12-x.deb
+	make_deb "$deb" amd64 6.12.1-x || return
+	IMAGE=$deb
+	check_image
+	need_image "$IMAGE"
+	want_same "$ARCH $IMAGE_NAME" "x86_64 linux-image-6.12-x.deb" &&
+	want_same "${KERNEL_IMAGE#"$SCRATCH/"}" "image/root/boot/vmlinuz-6.12.1-x" || return
+	cpio -t --quiet < "$MODULES" | grep -qx lib/modules/6.12.1-x/modules.order || complain "no modules of the package" || return
+	refused_with "is for x86_64, not for --arch arm64" kselftest --arch arm64 --image "$deb" &&
+	refused_with "a package brings its own" boot --image "$deb" --modules / -- true || return
+	make_deb "$deb" riscv64 6.12.1-x && refused_with "is a package for riscv64, not for amd64 or arm64" kselftest --image "$deb" || return
+	make_deb "$deb" amd64 '' && refused_with "the package holds no vmlinuz" boot --image "$deb" -- true || return
+	echo nothing > "$deb"
+	refused_with "is no Debian package that dpkg-deb can read" kselftest --image "$deb"
 }
 
 # An image that says nothing is stopped; one that does not come to its init is no failure

@@ -204,6 +204,28 @@ sys.exit("a path with a space is valid")' "$file" "$ROOT/fixtures/kcidb/schema.j
 		complain "KCIDB: $(tail -n 1 "$OUT")"
 }
 
+# Which guests of the kselftests have two NUMA nodes, and what their known skips are called
+test_two_nodes()
+{
+	local arch debug image bench ARCH DEBUG IMAGE BENCH NODES APPEND
+	while read -r arch debug image bench; do
+		ARCH=$arch DEBUG=${debug#-} IMAGE=${image#-} BENCH=${bench#-}
+		on_two_nodes
+		echo "$arch$debug$image$bench '$NODES' $(machine_of_skips)"
+	done > "$SCRATCH/nodes" <<-'END'
+	x86_64 - - -
+	x86_64 kasan - -
+	x86_64 - linux-image-x -
+	x86_64 - - 1
+	arm64 - - -
+	um - - -
+	END
+	want_same "$(cut -d' ' -f2,3 "$SCRATCH/nodes" | paste -sd,)" \
+		"'numa=fake=2' x86_64,'' x86_64-debug,'' x86_64,'' x86_64,'' arm64,'' um" || return
+	NODES=numa=fake=2 ARCH=x86_64 DEBUG='' APPEND=numa=fake=1
+	[[ "$(kernel_arguments um)" == *' numa=fake=2 numa=fake=1' ]] || complain "arguments: $(kernel_arguments um)"
+}
+
 # A plain test that skips is known, for that machine, or complained about.
 test_plain_skips()
 {
@@ -213,5 +235,8 @@ test_plain_skips()
 		printf 'pass\tfork_isolation:fork_isolation.plain.runs\t\n')
 	unknown_skips x86_64 < /dev/null || complain "status $? without a result" || return
 	want_same "$(unknown_skips x86_64 <<< "$results" | cut -f1 | paste -sd,)" "kvm_mmu:kvm_mmu.plain.x,child_exit:child_exit.plain.exited" &&
+	want_same "$(unknown_skips x86_64 <<< $'skip\tmemory_advice:memory_advice.plain.numa_policy\tone node' | cut -f1)" \
+		memory_advice:memory_advice.plain.numa_policy &&
+	want_same "$(unknown_skips x86_64-debug <<< $'skip\tmemory_advice:memory_advice.plain.numa_policy\tone node')" "" &&
 	want_same "$(unknown_skips um <<< "$results" | cut -f1 | paste -sd,)" "child_exit:child_exit.plain.exited"
 }

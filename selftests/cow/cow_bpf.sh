@@ -361,6 +361,7 @@ test_bad_range()
 cleanup()
 {
 	rm -rf "$TMP"
+	unmount_tracefs
 }
 
 ktap_print_header
@@ -368,7 +369,7 @@ need_leave_to_change
 command -v bpftrace > /dev/null || skip_all "no bpftrace here"
 [ -e /proc/sys/kernel/unprivileged_bpf_disabled ] ||
 	skip_all "no bpf(): kernel without CONFIG_BPF_SYSCALL"
-[ -d $EVENTS ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
+mount_tracefs
 reason=$(why_not cowcount)
 [ -z "$reason" ] || [ -d $EVENTS/cow/cow_fault ] || skip_all "$reason, and no trace event"
 

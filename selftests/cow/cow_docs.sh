@@ -142,13 +142,14 @@ cleanup()
 	[ ! -e "$TMP/pid" ] || kill "$(cat "$TMP/pid")"
 	[ -z "$TIMING" ] || echo "$TIMING" > /proc/sys/vm/cow_stats
 	rm -rf "$TMP"
+	unmount_tracefs
 }
 
 ktap_print_header
 need_leave_to_change
 [ -n "$MANUAL" ] || skip_all "no manual of cowstat here"
 command -v pidof > /dev/null || skip_all "no pidof here"
-[ -d /sys/kernel/tracing/events ] || mount -t tracefs trace /sys/kernel/tracing 2> /dev/null
+mount_tracefs
 
 TMP=$(mktemp -d)
 TIMING=$(cat /proc/sys/vm/cow_stats 2> /dev/null)

@@ -103,33 +103,49 @@ bool cow_may_change(void)
 	return changes_allowed || (env && !strcmp(env, "1"));
 }
 
-bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
+/* The value in a file; of "a [b] c" that is b */
+static bool current_value(const char *path, char value[32])
 {
-	char old[128], *start, *end;
-	int i;
+	char text[128], *start, *end;
 
-	/* Changed before: keep the first saved value. */
-	for (i = 0; i < undo->nr; i++)
-		if (!strcmp(undo->file[i].path, path))
-			return !cow_write_file(path, value);
-	if (i == (int)ARRAY_SIZE(undo->file) ||
-	    cow_read_file(path, old, sizeof(old)) <= 0)
+	if (cow_read_file(path, text, sizeof(text)) <= 0)
 		return false;
-	start = strchr(old, '[');
-	start = start ? start + 1 : old;
+	start = strchr(text, '[');
+	start = start ? start + 1 : text;
 	end = strpbrk(start, "]\n");
 	if (end)
 		*end = '\0';
-	if (!strcmp(start, value))
-		return true;
-	if (!cow_may_change() || cow_write_file(path, value))
+	snprintf(value, 32, "%.31s", start);
+	return true;
+}
+
+bool cow_save(struct cow_undo *undo, const char *path)
+{
+	int i;
+
+	if (!cow_may_change())
 		return false;
-	snprintf(undo->file[undo->nr].path, sizeof(undo->file[0].path), "%s",
-		 path);
-	snprintf(undo->file[undo->nr].value, sizeof(undo->file[0].value),
-		 "%.31s", start);
+	for (i = 0; i < undo->nr; i++)
+		if (!strcmp(undo->file[i].path, path))
+			return true;
+	if (i == (int)ARRAY_SIZE(undo->file) ||
+	    !current_value(path, undo->file[i].value))
+		return false;
+	snprintf(undo->file[i].path, sizeof(undo->file[0].path), "%s", path);
 	undo->nr++;
 	return true;
+}
+
+bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
+{
+	char now[32];
+
+	if (!current_value(path, now))
+		return false;
+	/* Nothing to change, and so nothing to undo */
+	if (!strcmp(now, value))
+		return true;
+	return cow_save(undo, path) && !cow_write_file(path, value);
 }
 
 void cow_undo(struct cow_undo *undo)
@@ -543,10 +559,12 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want)
 	ret = cow_read_long(COW_KSM_DIR "full_scans", &start);
 	if (ret)
 		return ret;
-	if (!cow_tweak(undo, COW_KSM_DIR "run", "1"))
+	/* Also where it is on already: it is switched off below. */
+	if (!cow_save(undo, COW_KSM_DIR "run"))
 		return -EACCES;
-	/* It was on, or an earlier call has switched it off again. */
-	cow_write_file(COW_KSM_DIR "run", "1");
+	ret = cow_write_file(COW_KSM_DIR "run", "1");
+	if (ret)
+		return ret;
 	do {
 		usleep(1000);
 		ret = cow_read_long(COW_KSM_DIR "full_scans", &scans);
@@ -1173,8 +1191,17 @@ int cow_child_end(struct cow_child *c)
  * Memory cgroups
  */
 
+#define ROOT_CONTROLLERS	COW_CGROUP_ROOT "/cgroup.subtree_control"
+/*
+ * The end of a cgroup's name if the memory controller was off: cow_cgroup_remove(), maybe
+ * in another process, switches it off again.
+ */
+#define WITH_MEMORY		"_memory"
+
 const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name)
 {
+	char now[256];
+	bool ours;
 	int len;
 
 	dir[0] = '\0';
@@ -1182,11 +1209,16 @@ const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name)
 		return "no cgroup2 in " COW_CGROUP_ROOT;
 	if (!cow_may_change())
 		return "a memory cgroup " COW_NEEDS;
-	if (cow_write_file(COW_CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+	if (cow_read_file(ROOT_CONTROLLERS, now, sizeof(now)) < 0)
+		return "cannot read " ROOT_CONTROLLERS;
+	ours = !strstr(now, "memory");
+	if (ours && cow_write_file(ROOT_CONTROLLERS, "+memory"))
 		return "no memory controller in " COW_CGROUP_ROOT ", or not root";
-	len = snprintf(dir, COW_CGROUP_DIR, COW_CGROUP_ROOT "/%s_%d", name,
-		       getpid());
+	len = snprintf(dir, COW_CGROUP_DIR, COW_CGROUP_ROOT "/%s_%d%s", name,
+		       getpid(), ours ? WITH_MEMORY : "");
 	if (len >= COW_CGROUP_DIR || mkdir(dir, 0755)) {
+		if (ours)
+			cow_write_file(ROOT_CONTROLLERS, "-memory");
 		dir[0] = '\0';
 		return "cannot make a cgroup in " COW_CGROUP_ROOT;
 	}
@@ -1327,6 +1359,7 @@ long cow_cgroup_unmapped(const char *dir, __u64 flags)
 
 void cow_cgroup_remove(char *dir)
 {
+	size_t len = strlen(dir), end = strlen(WITH_MEMORY);
 	int i;
 
 	if (!dir[0])
@@ -1334,5 +1367,8 @@ void cow_cgroup_remove(char *dir)
 	cow_cgroup_write(dir, "cgroup.kill", "1");
 	for (i = 0; i < 1000 && rmdir(dir) && errno == EBUSY; i++)
 		usleep(1000);
+	/* EBUSY if somebody else has come to need it */
+	if (len > end && !strcmp(dir + len - end, WITH_MEMORY))
+		cow_write_file(ROOT_CONTROLLERS, "-memory");
 	dir[0] = '\0';
 }

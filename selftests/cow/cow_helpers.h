@@ -183,11 +183,14 @@ struct cow_undo {
  * cow_undo() in FIXTURE_TEARDOWN_PARENT(). False if that is not possible.
  */
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
+/* Remember it only, before other writes to the file; false if there may be none */
+bool cow_save(struct cow_undo *undo, const char *path);
 
 /*
  * May tests change system-wide settings: sysctls, KSM, huge pages, fault injection,
- * poisoned pages, cgroups? Only if the environment has COW_TEST_INVASIVE=1, as in a test
- * guest. Tools may.
+ * poisoned pages, cgroups, tracing, kprobe events (also those that cowstat makes and
+ * removes)? Only if the environment has COW_TEST_INVASIVE=1, as in a test guest. Tools
+ * may.
  */
 bool cow_may_change(void);
 void cow_allow_changes(void);
@@ -330,8 +333,9 @@ int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
 #define COW_CGROUP_PATH	(COW_CGROUP_DIR + 32)
 
 /*
- * Make one called NAME_PID, with the memory controller. NULL, and its directory
- * in dir; or the reason why there is none, and dir is empty.
+ * Make one called NAME_PID, or NAME_PID_memory if that took switching the memory
+ * controller on in the root. NULL, and its directory in dir; or the reason why there is
+ * none, and dir is empty.
  */
 const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name);
 /* Both as cow_write_file() and cow_read_long() */
@@ -365,7 +369,10 @@ int cow_cgroup_enter(const char *dir);
  * /proc/kpagecgroup
  */
 long cow_cgroup_unmapped(const char *dir, __u64 flags);
-/* Kill what is in it, and remove it; dir is empty then. Nothing if it was. */
+/*
+ * Kill what is in it, and remove it; dir is empty then. Nothing if it was. Undoes the
+ * switching on of the controller, too.
+ */
 void cow_cgroup_remove(char *dir);
 
 /*

@@ -362,13 +362,14 @@ cleanup()
 {
 	after_test
 	rm -rf "$TMP"
+	unmount_tracefs
 }
 
 ktap_print_header
 need_leave_to_change
 [ -e "$STATS" ] || skip_all "no $STATS: kernel without CONFIG_COW_STATS"
 [ -e /proc/sys/vm/cow_precopy ] || skip_all "no vm.cow_precopy: kernel without CONFIG_COW_PRECOPY"
-[ -d "$TRACEFS/events" ] || mount -t tracefs trace "$TRACEFS" 2> /dev/null
+mount_tracefs
 [ -d "$TRACEFS/events/cow" ] || skip_all "no trace events: kernel without CONFIG_EVENT_TRACING"
 
 TMP=$(mktemp -d)

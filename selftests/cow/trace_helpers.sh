@@ -96,6 +96,21 @@ need_leave_to_change()
 		skip_all "needs root and COW_TEST_INVASIVE=1"
 }
 
+# mount_tracefs: where it is not mounted. Replaces what is done on EXIT: a test that does
+# more there calls unmount_tracefs, which leaves what was mounted before, or is in use.
+mount_tracefs()
+{
+	MOUNTED=
+	trap unmount_tracefs EXIT
+	[ -d /sys/kernel/tracing/events ] || ! mount -t tracefs trace /sys/kernel/tracing 2> /dev/null ||
+		MOUNTED=/sys/kernel/tracing
+}
+
+unmount_tracefs()
+{
+	[ -z "$MOUNTED" ] || umount "$MOUNTED" 2> /dev/null || true
+}
+
 # run_chosen [-t NAME]...: all tests without -t
 run_chosen()
 {
