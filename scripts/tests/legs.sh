@@ -81,6 +81,7 @@ default_kernel_legs()
 		return
 	fi
 	leg "linux-image-6.12-cloud-amd64: cowstat and bpftrace" image_tools linux-image-6.12-cloud-amd64
+	leg "$k: bpftrace by the trace event" scripts_by_event
 	leg "$IMAGE_OF_CI: kselftests" plain_tests image --image "$IMAGE_OF_CI"
 	leg "$k: kselftests without the series, arm64" plain_kselftests arm64
 	leg "$k: KUnit on x86_64" ours kunit --kernel "$K_CHOICE" --arch x86_64
@@ -349,6 +350,16 @@ image_tools()
 	local status=0
 	ours kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh cow_docs.sh' || status=$?
 	! grep "^skip" "$COW_RESULTS" | grep -v -e 'cow_bpf.sh:.*_event' -e 'cow_docs.sh:.*CONFIG_COW_STATS' || return 1
+	return "$status"
+}
+
+# The scripts by the event, on a kernel of ours. As an image, since only there bpftrace is
+# brought along; the kselftests have built it.
+scripts_by_event()
+{
+	local status=0
+	ours kselftest --kernel "$K_CHOICE" --image "$K_DIR/x86_64/vmlinux" --filter cow_bpf.sh || status=$?
+	! grep '^skip.*_event' "$COW_RESULTS" || return 1
 	return "$status"
 }
 

@@ -10,7 +10,7 @@
 DIR=$(dirname "$(readlink -f "$0")")
 . "$DIR/trace_helpers.sh"
 
-TESTS="count lat stacks map count_event lat_event stacks_event map_event
+TESTS="count lat stacks map count_event lat_event stacks_event
 	other_process other_process_event one_process one_process_event
 	cowtrace bad_argument bad_range"
 
@@ -18,16 +18,17 @@ EVENTS=/sys/kernel/tracing/events
 AHEAD=
 [ ! -e /proc/sys/vm/cow_precopy ] || AHEAD=-p
 
+has_event()
+{
+	grep -qs ' ahead;' $EVENTS/cow/cow_fault/format
+}
+
 # why_not SCRIPT: why it cannot run on this kernel
 why_not()
 {
 	case "$1" in
 	*_event)
-		[ -d $EVENTS/cow/cow_fault ] ||
-			{ echo "no trace event: kernel without CONFIG_COW_STATS"; return; } ;;
-	esac
-	case "$1" in
-	cowcount_event|cowlat_event|cowstacks_event) ;;
+		has_event || echo "no trace event cow:cow_fault, or an older one" ;;
 	*)
 		[ -e /sys/kernel/btf/vmlinux ] ||
 			{ echo "no BTF: kernel without CONFIG_DEBUG_INFO_BTF"; return; }
@@ -222,11 +223,10 @@ test_stacks_event()
 }
 
 # Each copied address is in one of the mappings, and each mapping has as many.
-check_map()
+test_map()
 {
-	can_run "$1" || return 0
-	# shellcheck disable=SC2046 # words
-	trace_by "$1" 0 $FROM $TO && same_totals $(kinds_of "$1") || return
+	can_run cowmap || return 0
+	trace_by cowmap 0 $FROM $TO && same_totals copied || return
 	# @copied[PID, FROM, TO, FILE]: COUNT
 	hex='(0x[0-9a-f]+)'
 	copied="@copied\\[([0-9]+), $hex, $hex, .*\\]: ([0-9]+)"
@@ -244,10 +244,10 @@ check_map()
 	same "copies by mapping" || return
 	grep -q '^@copied.*, memfd:known_faults\]' "$TMP/out" ||
 		complain "the file is not named" || return
-	nothing_but "@(copied|ahead)\\[[0-9]+, $hex, $hex, .*\\]: [0-9]+" || return
+	nothing_but "@copied\\[[0-9]+, $hex, $hex, .*\\]: [0-9]+" || return
 
 	# A shell that forks: it or the child writes to its stack and its heap.
-	run bpftrace -c "$(command -v sh) $TMP/forks" "$DIR/$1.bt" || return
+	run bpftrace -c "$(command -v sh) $TMP/forks" "$DIR/cowmap.bt" || return
 	mapped='\[[0-9]*, 0x[0-9a-f]*, 0x[0-9a-f]*, '
 	for name in heap stack; do
 		grep -q "^@copied$mapped\\[$name\\]\]: " "$TMP/out" && continue
@@ -256,15 +256,6 @@ check_map()
 	done
 }
 
-test_map()
-{
-	check_map cowmap
-}
-
-test_map_event()
-{
-	check_map cowmap_event
-}
 
 check_other_process()
 {
@@ -318,7 +309,7 @@ test_one_process_event()
 test_cowtrace()
 {
 	script=cowcount
-	[ ! -d $EVENTS/cow/cow_fault ] || script=cowcount_event
+	! has_event || script=cowcount_event
 	can_run $script || return 0
 	trace "$DIR/cowtrace" count -c "$DIR/known_faults $AHEAD" 0 $FROM $TO &&
 		same_by_process $script "$(known_pid)" || return
@@ -327,7 +318,8 @@ test_cowtrace()
 
 all_scripts()
 {
-	for name in cowcount cowlat cowmap cowstacks; do
+	echo cowmap
+	for name in cowcount cowlat cowstacks; do
 		echo "$name ${name}_event"
 	done
 }
@@ -371,7 +363,7 @@ command -v bpftrace > /dev/null || skip_all "no bpftrace here"
 	skip_all "no bpf(): kernel without CONFIG_BPF_SYSCALL"
 mount_tracefs
 reason=$(why_not cowcount)
-[ -z "$reason" ] || [ -d $EVENTS/cow/cow_fault ] || skip_all "$reason, and no trace event"
+[ -z "$reason" ] || has_event || skip_all "$reason, and no trace event"
 
 TMP=$(mktemp -d)
 trap cleanup EXIT

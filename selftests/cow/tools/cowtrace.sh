@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# Copy-on-write faults, by the bpftrace script for this kernel: cowNAME_event.bt if it has
-# the event cow:cow_fault, else cowNAME.bt, which needs none. Both explain themselves.
+# Copy-on-write faults, by the bpftrace script for this kernel: cowNAME_event.bt where
+# there is one and the event cow:cow_fault, else cowNAME.bt, which needs none. They explain
+# themselves.
 
 dir=$(dirname "$(readlink -f "$0")")
 case "$1" in
@@ -14,7 +15,8 @@ esac
 shift
 
 for tracefs in /sys/kernel/tracing /sys/kernel/debug/tracing; do
-	[ -e $tracefs/events/cow/cow_fault ] || continue
+	[ -e "${script}_event.bt" ] || break
+	grep -qs ' ahead;' $tracefs/events/cow/cow_fault/format || continue
 	script=${script}_event
 	break
 done
