@@ -3,8 +3,9 @@
  * cowstat: copy-on-write faults per interval, of the system, of processes or of a
  * command
  *
- * Needs CONFIG_COW_STATS to be of full use. On other kernels it counts by kprobe
- * events as root, and otherwise shows what they have: minor faults, reused
+ * Needs CONFIG_COW_STATS to be of full use. Without it, the counts of the system are
+ * those of /proc/vmstat. Kernels that do not have these are counted by kprobe
+ * events as root, and otherwise shown by what they have: minor faults, reused
  * pages, delay accounting.
  */
 #ifndef _GNU_SOURCE
@@ -87,7 +88,10 @@ static void usage(FILE *to)
 	      "           nothing, as a share of the interval; 100 is one CPU\n"
 	      "  p50 ...  percentiles in ns: of copying a page (-w), and of the whole fault.\n"
 	      "           There are none for a process, the kernel has them for the system only\n"
-	      "A kernel without CONFIG_COW_STATS does not count these. As root, cowstat then\n"
+	      "Of the system, copied, reused, lost, ahead and reuse+ are those of /proc/vmstat\n"
+	      "while vm.cow_stats is 0, and on a kernel without CONFIG_COW_STATS that has them\n"
+	      "there; times are not known then. The first line is since boot.\n"
+	      "Other kernels do not count these. As root, cowstat then\n"
 	      "counts copied, reused and wall% itself, by kprobe events in an instance of\n"
 	      "tracefs that it removes at its end (the next one removes what a killed one\n"
 	      "left); x86_64 and arm64, with BTF. The time is that in do_wp_page(). Faults on\n"
