@@ -148,6 +148,8 @@ void sample_wpcopy(struct sample *s, pid_t pid);
 int sample_counts(struct sample *s, int ret);
 /* Say why the counters could not be read: @ret is what reading them returned. */
 void explain_counts(int ret, pid_t pid);
+/* Say what the file lacks: once for the system's, and once for those of processes */
+void explain_missing_key(const struct sample *s, pid_t pid);
 /* Say which of the counters are off. */
 void explain_switches(const struct sample *s);
 

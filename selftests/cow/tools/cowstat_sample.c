@@ -292,8 +292,7 @@ void explain_counts(int ret, pid_t pid)
 			strerror(-ret));
 }
 
-/* Once for the system's file, and once for those of processes */
-static void explain_missing_key(const struct sample *s, pid_t pid)
+void explain_missing_key(const struct sample *s, pid_t pid)
 {
 	static unsigned int said;
 	char dir[16] = "";
