@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -577,6 +578,41 @@ TEST_F_TIMEOUT(tracefs, says_what_is_missing, TEST_TIMEOUT)
 	ASSERT_EQ(cowstat("-j", "0.05", "3", NULL), 0);
 	EXPECT_STREQ(run.errors,
 		     "cowstat: kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles, nor faults on huge pages that a PMD maps\n");
+}
+
+/* A kernel with CONFIG_COW_PRECOPY, by its symbols */
+static bool with_precopy(void)
+{
+	static const char symbol[] = "ffffffff81000000 T cow_batch_copy\n";
+	char path[64] = "/tmp/cowstat_symbols.XXXXXX";
+	int fd = mkstemp(path);
+	bool done;
+
+	done = fd >= 0 && write(fd, symbol, strlen(symbol)) == (ssize_t)strlen(symbol) &&
+	       !unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	       !mount(path, "/proc/kallsyms", NULL, MS_BIND, NULL);
+	close(fd);
+	unlink(path);
+	return done;
+}
+
+/* Faults that copy several pages would be missing: no count rather than a wrong one. */
+TEST_F_TIMEOUT(tracefs, precopy_is_refused, TEST_TIMEOUT)
+{
+	static const char says[] =
+		"without kprobe events: they miss faults of a kernel with CONFIG_COW_PRECOPY";
+
+	EXPECT_EQ(cowstat_prepared(with_precopy, "-j", "-p", "1", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	ASSERT_TRUE(json_parse(run.text));
+	EXPECT_TRUE(json_null("faults"));
+	EXPECT_EQ(cowstat_prepared(with_precopy, "-j", "--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	ASSERT_TRUE(json_parse(strchr(run.errors, '{')));
+	EXPECT_TRUE(json_null("faults"));
+	EXPECT_EQ(leftovers(), 0);
 }
 
 TEST_F_TIMEOUT(tracefs, nothing_remains, TEST_TIMEOUT)
