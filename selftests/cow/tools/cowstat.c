@@ -43,7 +43,7 @@ static void usage(FILE *to)
 	fputs("Usage: cowstat [-ejntw] [-o FILE] [-a | -p PID[,PID...] | -C NAME]\n"
 	      "               [INTERVAL [COUNT]]\n"
 	      "       cowstat [-ej] [-o FILE] -- CMD [ARGS...]\n"
-	      "       cowstat --stacks [-o FILE] -- CMD [ARGS...]\n"
+	      "       cowstat --stacks[=lines] [-o FILE] -- CMD [ARGS...]\n"
 	      "\n"
 	      "Copy-on-write faults of the whole system or of processes: one line every\n"
 	      "INTERVAL seconds (0.01 to 31536000, fractions too), COUNT lines or until it is\n"
@@ -66,7 +66,10 @@ static void usage(FILE *to)
 	      "  -e, --enable       set vm.cow_stats to 1 until the end (root); the last of\n"
 	      "                     several cowstats sets it back\n"
 	      "  -n, --one-header   do not repeat the header for each screenful\n"
-	      "      --stacks       COMMAND;CALLER;...;FUNCTION COPIES, a line per stack\n"
+	      "      --stacks       COMMAND;CALLER;...;FUNCTION COPIES, a line per stack; ends in\n"
+	      "                     ;[lost] for copies that were for nothing\n"
+	      "      --stacks=lines FUNCTION (FILE:LINE) instead of FUNCTION, if it was built\n"
+	      "                     with -g; needs addr2line, too\n"
 	      "  -o, --output FILE  write to FILE, '-' is standard output; otherwise lines go\n"
 	      "                     there, and what is said of a command to standard error\n"
 	      "      --proc DIR     read the files in DIR instead of those in /proc\n"
@@ -914,7 +917,7 @@ int main(int argc, char **argv)
 		{ "one-header", no_argument, NULL, 'n' },
 		{ "output", required_argument, NULL, 'o' },
 		{ "proc", required_argument, NULL, OPT_PROC },
-		{ "stacks", no_argument, NULL, OPT_STACKS },
+		{ "stacks", optional_argument, NULL, OPT_STACKS },
 		{ "version", no_argument, NULL, 'V' },
 		{ "help", no_argument, NULL, 'h' },
 		{}
@@ -961,7 +964,11 @@ int main(int argc, char **argv)
 			opt.other_proc = true;
 			break;
 		case OPT_STACKS:
+			if (optarg && strcmp(optarg, "lines"))
+				die("--stacks=%s: there is --stacks, and --stacks=lines",
+				    optarg);
 			opt.stacks = true;
+			opt.stack_lines = optarg;
 			break;
 		case 'V':
 			puts("cowstat " VERSION);

@@ -43,6 +43,7 @@ struct options {
 	bool wide;
 	bool clock;
 	bool stacks;
+	bool stack_lines;	/* with the line of the source */
 	bool all;		/* each process that there is */
 	const char *name;	/* each process of that name */
 	double interval;	/* 0: one line */
