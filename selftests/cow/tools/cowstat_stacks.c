@@ -265,9 +265,7 @@ static void show_errors(void)
 
 static void fold(void)
 {
-	const char *argv[] = {
-		"perf", "script", "-F", NULL, "-i", data, NULL
-	};
+	const char *argv[7] = { "perf", "script", "-F", NULL, "-i", data, NULL };
 	bool sources;
 	char fields[64];
 	int ends[2];
