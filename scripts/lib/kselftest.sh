@@ -125,8 +125,9 @@ copy_perl()
 	cp -aL "$modules/." "$target/"
 }
 
-# tools_archive FILE: trace-cmd and perf, 35 MB, only for the tests that run them; bpftrace,
-# 200 MB with its libraries, if the host has it, for images only: our kernels have no BPF
+# tools_archive FILE: trace-cmd and perf, with the addr2line that it runs, 35 MB, only for
+# the tests that run them; bpftrace, 200 MB with its libraries, if the host has it, for
+# images only: our kernels have no BPF
 tools_archive()
 {
 	local dir
@@ -140,6 +141,10 @@ tools_archive()
 	fi
 	if filtered_programs | grep -x -e cow_trace.sh -e cowstat_stock -e cow_docs.sh > /dev/null; then
 		copy_program "$dir" "$(perf_program)" /usr/bin/perf
+	fi
+	if filtered_programs | grep -x cowstat_stock > /dev/null &&
+		[ -x "$(guest_program addr2line)" ]; then
+		copy_program "$dir" "$(guest_program addr2line)" /usr/bin/addr2line
 	fi
 	pack "$dir" "$1"
 }

@@ -29,7 +29,7 @@ fenced { next }
 		gsub(/\001/, "\\|", span)
 		if (first)
 			command("./run_tests.sh " span)
-		else if (span ~ /^(\.\/run_tests\.sh|cowstat|man|make|bpftrace|check) /)
+		else if (span ~ /^(\.\/run_tests\.sh|cowstat|cc|man|make|bpftrace|check) /)
 			command(span)
 	}
 }

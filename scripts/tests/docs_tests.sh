@@ -4,13 +4,15 @@
 # The commands of README.md: see documented.sh. Those of cow.rst and of the manual of
 # cowstat run in a guest: selftests/cow/cow_docs.sh.
 
-# build_cowstat DIR: without a kernel tree, as the README says it runs on any kernel
+# build_cowstat DIR: by the command of README.md as it is written, without a kernel tree
 build_cowstat()
 {
-	local tools=$ROOT/selftests/cow/tools in_tree=$1/tools/testing/selftests/cow/tools
+	local in_tree=$1/tools/testing/selftests/cow/tools command
+	command=$(readme_commands | grep '^cc ') || return
 	mkdir -p "$in_tree"
-	cc -O2 -I"$tools" -o "$1/cowstat" "$tools"/cowstat*.c "$tools/cow_stats.c" &&
-	cp "$tools/cowstat.1" "$in_tree/"
+	ln -sfn "$ROOT/selftests" "$1/selftests"
+	( cd "$1" && bash -euc "$command" ) &&
+	cp "$1/selftests/cow/tools/cowstat.1" "$in_tree/"
 }
 
 # run_documented COMMAND HOW

@@ -5,8 +5,9 @@
 # fails for a command that is not in this list, and for a line that no command needs.
 #
 #	box ARGS	by that test, with this harness in a sandbox; ARGS may differ
-#	host COMMAND	by that test, on this machine; cowstat is built for it, and its
-#			manual lies where the prepared tree has it
+#	host COMMAND	by that test, on this machine; cowstat is built for it by the
+#			line of README.md, and its manual lies where the prepared tree
+#			has it
 #	leg NAME	by this leg of check --all
 #	all ARGS	by the leg "commands of the README" of check --all
 #	by-hand REASON	by nobody
@@ -47,8 +48,10 @@ documented_commands()
 	./run_tests.sh list kernels|tests|mutants|box list kernels
 	./run_tests.sh clean|box clean
 	make kselftest TARGETS=cow|leg 6.12: virtme-ng
+	make -C tools/testing/selftests/cow tools|leg 6.12: kselftest targets
 	make headers|leg 6.12: kselftest targets
 	make -C tools/testing/selftests TARGETS=cow|leg 6.12: kselftest targets
+	cc -O2 -o cowstat selftests/cow/tools/cowstat*.c selftests/cow/tools/cow_stats.c|host cowstat -V
 	cowstat 1|host cowstat 0.1 2
 	cowstat -a 1|host cowstat -a 0.1 2
 	cowstat -- CMD|host cowstat -- true

@@ -27,8 +27,7 @@ test_cow_stats_py()
 	# TYPE cow_new_key_total counter
 	cow_new_key_total 5
 	END
-	counts_in_python 8
-	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"8/cow_stats: no such process" ]] || return 1
+	processes_that_ended || return 1
 	local line
 	for line in 'faults: -1' 'faults 1' 'reused: 1' $'faults: 1\nfaults: 1' 'faults: 1x' ''; do
 		echo "$line" > "$SCRATCH/cow_stats.proc/cow_stats"
@@ -50,7 +49,38 @@ test_cow_stats_py()
 	[ "$STATUS" -eq 2 ] && grep -q '^cow_stats.py: cannot write: No space' "$SCRATCH/cow_stats.out" || return 1
 	rm "$SCRATCH/cow_stats.proc/cow_stats"
 	counts_in_python
-	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]]
+	[ "$STATUS" -eq 2 ] && [[ "$OUT" == *"kernel without CONFIG_COW_STATS" ]] || return 1
+	counts_of_vmstat
+}
+
+# Processes that have ended are named and left out; the others are there.
+processes_that_ended()
+{
+	mkdir -p "$SCRATCH/cow_stats.proc/9"
+	: > "$SCRATCH/cow_stats.proc/9/stat"
+	: > "$SCRATCH/cow_stats.proc/9/cow_stats"
+	counts_in_python 8 9 7
+	[ "$STATUS" -eq 0 ] && [ "$(grep -c left <<< "$OUT")" -eq 2 ] &&
+	[[ "$OUT" == *"process 8 left out: no such process"* ]] &&
+	[[ "$OUT" == *"process 9 left out: it has no memory"* ]] &&
+	[[ "$OUT" == *'cow_faults_total{pid="7"} 2'* && "$OUT" == *"cow_faults_total 3"* ]] ||
+		{ echo "processes that have ended: $OUT"; return 1; }
+}
+
+# Without CONFIG_COW_STATS there are the counts of vmstat, for processes none.
+counts_of_vmstat()
+{
+	printf 'pgfault 9\npgcow_copied 4\npgcow_lost 0\n' > "$SCRATCH/cow_stats.proc/vmstat"
+	rm "$SCRATCH/cow_stats.proc/7/cow_stats"
+	: > "$SCRATCH/cow_stats.proc/7/stat"
+	counts_in_python 7
+	[ "$STATUS" -eq 0 ] && diff <(echo "$OUT") - <<-'END'
+	cow_stats.py: process 7 left out: kernel without CONFIG_COW_STATS
+	# TYPE cow_pgcow_copied_total counter
+	cow_pgcow_copied_total 4
+	# TYPE cow_pgcow_lost_total counter
+	cow_pgcow_lost_total 0
+	END
 }
 
 # A test that skips after an EXPECT is a skip, also if that failed: the kernel's harness

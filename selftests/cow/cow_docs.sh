@@ -31,7 +31,7 @@ commands_of_rst()
 # The indented lines of the examples
 commands_of_manual()
 {
-	[ -z "$MANUAL" ] || sed -n -e '/^\.SH EXAMPLES/,/^\.SH SEE/{' -e '/^\.RS/,/^\.RE/{' \
+	[ -z "$MANUAL" ] || sed -n -e '/^\.SH EXAMPLES/,/^\.SH BUILDING/{' -e '/^\.RS/,/^\.RE/{' \
 		-e '/^\./d' -e 's/\\-/-/g' -e p -e '}' -e '}' "$MANUAL"
 }
 

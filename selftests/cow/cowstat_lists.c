@@ -241,6 +241,49 @@ TEST_F_TIMEOUT(lists, missing_key, TEST_TIMEOUT)
 	EXPECT_EQ(json_ull("faults"), 10ULL);
 }
 
+/* The same of a bill: not known is not 0. */
+TEST_F_TIMEOUT(lists, missing_key_of_a_bill, TEST_TIMEOUT)
+{
+	static const char * const missing[] = {
+		"children_reused", "children_lost: ", "children_fault_total_ns",
+	};
+	char path[128], text[4096], *at;
+	size_t i;
+
+	snprintf(path, sizeof(path), "%s/self", fake);
+	ASSERT_EQ(mkdir(path, 0755), 0);
+	snprintf(text, sizeof(text), "%s", counts_text(&self->a, true));
+	fake_text("self/cow_stats", text);
+	ASSERT_EQ(cowstat("--proc", fake, "--", "true", NULL), 0);
+	EXPECT_EQ(strstr(run.errors, "cow_stats has no"), NULL);
+	EXPECT_EQ(strstr(run.errors, "             -  "), NULL)
+		TH_LOG("%s", run.errors);
+
+	for (i = 0; i < ARRAY_SIZE(missing); i++) {
+		at = strstr(text, missing[i]);
+		ASSERT_NE(at, NULL);
+		at[strlen("children_")] = 'X';
+	}
+	fake_text("self/cow_stats", text);
+	ASSERT_EQ(cowstat("--proc", fake, "--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, "/cow_stats has no 'children_reused'"), 1)
+		TH_LOG("%s", run.errors);
+	EXPECT_NE(strstr(run.errors, "             0  pages copied by a fault\n"), NULL);
+	EXPECT_NE(strstr(run.errors, "             -  faults that made a page writable"), NULL);
+	EXPECT_NE(strstr(run.errors, "             -  pages copied for nothing"), NULL);
+	EXPECT_NE(strstr(run.errors, "             -  ms in copy-on-write faults\n"), NULL);
+	ASSERT_EQ(cowstat("--proc", fake, "-j", "--", "true", NULL), 0);
+	ASSERT_TRUE(json_parse(strchr(run.errors, '{')))
+		TH_LOG("%s", run.errors);
+	EXPECT_STREQ(json_text("faults"), "0");
+	EXPECT_STREQ(json_text("lost_ns"), "0");
+	EXPECT_TRUE(json_null("reused"));
+	EXPECT_TRUE(json_null("lost"));
+	EXPECT_TRUE(json_null("fault_total_ns"));
+	EXPECT_TRUE(json_null("wall_share"));
+	EXPECT_TRUE(json_null("copy_share"));
+}
+
 /* The last one switches it off; what was on before stays on. */
 TEST_F_TIMEOUT(lists, two_that_enable, TEST_TIMEOUT)
 {

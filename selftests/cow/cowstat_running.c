@@ -567,6 +567,35 @@ TEST_F_TIMEOUT(running, system, TEST_TIMEOUT)
 	EXPECT_GT(before.v[COW_FAULTS], 0ULL);
 }
 
+/* While vm.cow_stats is 0 the system's counts are those of /proc/vmstat. */
+TEST_F_TIMEOUT(running, vmstat, TEST_TIMEOUT)
+{
+	static const char * const names[][2] = {
+		{ "pgcow_copied", "faults" }, { "pgcow_reused", "reused" },
+		{ "pgcow_lost", "lost" },
+	};
+	long long before[ARRAY_SIZE(names)], after;
+	size_t i;
+
+	ASSERT_EQ(cow_sysctl_write("cow_stats", 0), 0);
+	for (i = 0; i < ARRAY_SIZE(names); i++)
+		before[i] = cow_file_key("/proc/vmstat", names[i][0]);
+	/* Nobody needs to be root for these. */
+	ASSERT_EQ(getuid() ? cowstat("-j", NULL) :
+		  cowstat_prepared(become_nobody, "-j", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, "no times, percentiles: vm.cow_stats is 0"), 1)
+		TH_LOG("%s", run.errors);
+	ASSERT_TRUE(json_parse(run.text));
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		after = cow_file_key("/proc/vmstat", names[i][0]);
+		EXPECT_FALSE(json_null(names[i][1]));
+		EXPECT_GE((long long)json_ull(names[i][1]), before[i]);
+		EXPECT_LE((long long)json_ull(names[i][1]), after);
+	}
+	EXPECT_GT(before[0], 0);
+	EXPECT_TRUE(json_null("fault_total_ns"));
+}
+
 /*
  * A folder with the counters of the kernel and a gate: cowstat takes a sample
  * whenever the test says so.

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -580,6 +581,41 @@ TEST_F_TIMEOUT(tracefs, says_what_is_missing, TEST_TIMEOUT)
 		     "cowstat: kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles, nor faults on huge pages that a PMD maps\n");
 }
 
+/* A kernel with CONFIG_COW_PRECOPY, by its symbols */
+static bool with_precopy(void)
+{
+	static const char symbol[] = "ffffffff81000000 T cow_batch_copy\n";
+	char path[64] = "/tmp/cowstat_symbols.XXXXXX";
+	int fd = mkstemp(path);
+	bool done;
+
+	done = fd >= 0 && write(fd, symbol, strlen(symbol)) == (ssize_t)strlen(symbol) &&
+	       !unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	       !mount(path, "/proc/kallsyms", NULL, MS_BIND, NULL);
+	close(fd);
+	unlink(path);
+	return done;
+}
+
+/* Faults that copy several pages would be missing: no count rather than a wrong one. */
+TEST_F_TIMEOUT(tracefs, precopy_is_refused, TEST_TIMEOUT)
+{
+	static const char says[] =
+		"without kprobe events: they miss faults of a kernel with CONFIG_COW_PRECOPY";
+
+	EXPECT_EQ(cowstat_prepared(with_precopy, "-j", "-p", "1", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	ASSERT_TRUE(json_parse(run.text));
+	EXPECT_TRUE(json_null("faults"));
+	EXPECT_EQ(cowstat_prepared(with_precopy, "-j", "--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	ASSERT_TRUE(json_parse(strchr(run.errors, '{')));
+	EXPECT_TRUE(json_null("faults"));
+	EXPECT_EQ(leftovers(), 0);
+}
+
 TEST_F_TIMEOUT(tracefs, nothing_remains, TEST_TIMEOUT)
 {
 	EXPECT_EQ(cowstat("-j", NULL), 0);
@@ -766,6 +802,9 @@ TEST_F_TIMEOUT(bill, has_grandchildren, TEST_TIMEOUT)
  */
 #define __noinline	__attribute__((noinline))
 
+/* The line that writes to the pages */
+enum { COPYING_LINE = __LINE__ + 9 };
+
 static __noinline void copy_inner(volatile char *area, int pages)
 {
 	int i;
@@ -799,14 +838,22 @@ static __noinline int copy(void)
 	return cow_child_end(&idle);
 }
 
+/* NULL, or the reason to skip */
+static const char *no_stacks(void)
+{
+	if (geteuid() || system("perf --version > /dev/null 2>&1"))
+		return "no perf here";
+	if (!access("/proc/cow_stats", F_OK) && access(TRACEFS "/events/cow", F_OK))
+		return "no trace events: kernel without CONFIG_EVENT_TRACING";
+	return NULL;
+}
+
 TEST_F_TIMEOUT(bill, stacks, TEST_TIMEOUT)
 {
 	char self_path[PATH_MAX];
 
-	if (geteuid() || system("perf --version > /dev/null 2>&1"))
-		SKIP(return, "no perf here");
-	if (!access("/proc/cow_stats", F_OK) && access(TRACEFS "/events/cow", F_OK))
-		SKIP(return, "no trace events: kernel without CONFIG_EVENT_TRACING");
+	if (no_stacks())
+		SKIP(return, "%s", no_stacks());
 	snprintf(self_path, sizeof(self_path), "%s", own_path());
 	ASSERT_EQ(cowstat("--stacks", "-o", "-", "--", self_path, "--copy", NULL), 0)
 		TH_LOG("%s", run.errors);
@@ -820,6 +867,65 @@ TEST_F_TIMEOUT(bill, stacks, TEST_TIMEOUT)
 	EXPECT_EQ(cowstat("--stacks", "--", "sh", "-c", "exit 7", NULL), 7);
 	EXPECT_EQ(cowstat("--stacks", NULL), 2);
 	EXPECT_NE(strstr(run.errors, "--stacks needs a command"), NULL);
+	EXPECT_EQ(cowstat("--stacks=functions", "--", "true", NULL), 2);
+	EXPECT_NE(strstr(run.errors, "--stacks=functions: there is --stacks, and --stacks=lines"),
+		  NULL);
+}
+
+TEST_F_TIMEOUT(bill, stacks_with_lines, TEST_TIMEOUT)
+{
+	char self_path[PATH_MAX], want[96];
+
+	if (no_stacks())
+		SKIP(return, "%s", no_stacks());
+	if (system("addr2line --version > /dev/null 2>&1"))
+		SKIP(return, "no addr2line here, which perf needs");
+	snprintf(self_path, sizeof(self_path), "%s", own_path());
+	ASSERT_EQ(cowstat("--stacks=lines", "-o", "-", "--", self_path, "--copy", NULL), 0)
+		TH_LOG("%s", run.errors);
+	snprintf(want, sizeof(want), ");copy_inner (cowstat_stock.c:%d) 64\n", COPYING_LINE);
+	EXPECT_NE(strstr(run.text, want), NULL)
+		TH_LOG("%s", run.text);
+	EXPECT_NE(strstr(run.text, ";copy_outer (cowstat_stock.c:"), NULL);
+	snprintf(want, sizeof(want), ");copy_inner (cowstat_stock.c:%d) 32\n", COPYING_LINE);
+	EXPECT_NE(strstr(run.text, want), NULL);
+}
+
+/* What perf says of two copies, one of them for nothing */
+static const char said_by_perf[] =
+	"#!/bin/sh\n"
+	"case \"$1\" in\n"
+	"record) while [ \"$1\" != -o ]; do shift; done; : > \"$2\" ;;\n"
+	"script)\n"
+	"	printf 'a b address=0x7000 pid=5 outcome=lost order=0 ahead=0 copy_ns=1 fault_ns=2\\n'\n"
+	"	printf '\\t    10ab write_it(char *, int)\\n\\t   10cd main\\n\\n'\n"
+	"	printf 'a b address=0x8000 pid=5 outcome=copied order=0 ahead=0 copy_ns=1 fault_ns=2\\n'\n"
+	"	printf '\\t    10ab write_it(char *, int)\\n\\t   10cd main\\n\\n' ;;\n"
+	"esac\n";
+
+static char fake_path[128];
+
+static bool with_fake_perf(void)
+{
+	return !setenv("PATH", fake_path, 1);
+}
+
+TEST_F_TIMEOUT(bill, lost_stacks, TEST_TIMEOUT)
+{
+	char path[128];
+
+	if (access(TRACEFS "/events/cow", F_OK))
+		SKIP(return, "the kernel does not tell lost copies from others");
+	ASSERT_EQ(fake_begin(), 0);
+	fake_text("perf", said_by_perf);
+	snprintf(path, sizeof(path), "%s/perf", fake);
+	ASSERT_EQ(chmod(path, 0755), 0);
+	snprintf(fake_path, sizeof(fake_path), "%s:/bin:/usr/bin", fake);
+	EXPECT_EQ(cowstat_prepared(with_fake_perf, "--stacks", "-o", "-", "--", "true", NULL), 0)
+		TH_LOG("%s", run.errors);
+	EXPECT_STREQ(run.text, "a b;main;write_it(char *, int) 1\n"
+			       "a b;main;write_it(char *, int);[lost] 1\n");
+	fake_end();
 }
 
 int main(int argc, char **argv)

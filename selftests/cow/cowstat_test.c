@@ -1001,6 +1001,101 @@ TEST_F_TIMEOUT(cowstat, stock_kernel, TEST_TIMEOUT)
 	EXPECT_NE(strstr(run.errors, "neither cow_stats nor vmstat"), NULL);
 }
 
+/* What every kernel with the first patch counts */
+static const char *pgcow_text(unsigned int base)
+{
+	static char text[512];
+
+	snprintf(text, sizeof(text),
+		 "%spgcow_copied %u\npgcow_reused %u\npgcow_lost %u\npgcow_ahead %u\npgcow_reused_ahead %u\n",
+		 vmstat_text(1005, 100), base + 1, base + 2, base + 3, base + 4, base + 5);
+	return text;
+}
+
+/* The key whose value is not that of pgcow_text(@base), or "" */
+static const char *wrong_pgcow(unsigned int base, bool differences)
+{
+	static const int keys[] = {
+		COW_FAULTS, COW_REUSED, COW_LOST, COW_SUCCESS, COW_REUSE_AHEAD,
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(keys); i++) {
+		const char *key = cow_key_names[keys[i]];
+
+		if (json_null(key) || json_ull(key) != base + (differences ? 0 : i + 1))
+			return key;
+	}
+	return "";
+}
+
+/* Without CONFIG_COW_STATS the system's counts are exact, but there are no times. */
+TEST_F_TIMEOUT(cowstat, vmstat_counts, TEST_TIMEOUT)
+{
+	fake_remove("cow_stats");
+	fake_remove("cow_histogram");
+	fake_remove("sys/vm/cow_stats");
+	fake_text("vmstat", pgcow_text(1000));
+	ASSERT_EQ(cowstat("--proc", fake, "-w", "0.01", "3", NULL), 0);
+	EXPECT_EQ(lines_of(run.errors), 1);
+	EXPECT_NE(strstr(run.errors, "no times, percentiles: kernel without CONFIG_COW_STATS; the counts are those of "),
+		  NULL)
+		TH_LOG("%s", run.errors);
+	EXPECT_STREQ(line_of(run.text, 1),
+		     " seconds     minor    copied    reused    lost     ahead   reuse+");
+	EXPECT_STREQ(column(run.text, 0, "copied"), "1001");
+	EXPECT_STREQ(column(run.text, 0, "lost"), "1003");
+	EXPECT_STREQ(column(run.text, 1, "copied"), "0");
+
+	gate_begin();
+	start("--proc", fake, "-j", "0.05", NULL);
+	ASSERT_TRUE(next_sample(pgcow_text(1000)));
+	EXPECT_STREQ(wrong_pgcow(1000, false), "");
+	ASSERT_TRUE(next_sample(pgcow_text(1700)));
+	EXPECT_STREQ(wrong_pgcow(700, true), "");
+	EXPECT_TRUE(about(json_double("faults_per_s"), 700 / json_double("seconds")));
+	EXPECT_TRUE(json_null("total_ns"));
+	EXPECT_TRUE(json_null("fault_total_ns"));
+	EXPECT_TRUE(json_null("wall_share"));
+	EXPECT_TRUE(json_null("skip_share"));
+	EXPECT_TRUE(json_null("unshared"));
+	EXPECT_TRUE(json_null("children_faults"));
+	finish(SIGTERM);
+	EXPECT_EQ(run.status, 0);
+}
+
+/* The same while vm.cow_stats is 0; what the kernel's own file counts is from there. */
+TEST_F_TIMEOUT(cowstat, vmstat_counts_while_off, TEST_TIMEOUT)
+{
+	struct cow_stats d;
+
+	cow_stats_delta(&d, &self->a, &self->b);
+	fake_sysctl("0\n");
+	gate_begin();
+	start("--proc", fake, "-j", "0.05", NULL);
+	ASSERT_TRUE(next_sample(pgcow_text(1000)));
+	EXPECT_EQ(json_ull("faults"), 1001ULL);
+	EXPECT_EQ(json_ull("lost"), 1003ULL);
+	EXPECT_EQ(json_ull("precopy_success"), self->a.v[COW_SUCCESS]);
+	EXPECT_TRUE(json_null("unshared"));
+	EXPECT_TRUE(json_null("fault_total_ns"));
+	/* Switched on in between: nothing began anew. */
+	fake_sysctl("1\n");
+	ASSERT_TRUE(next_sample(pgcow_text(1700)));
+	EXPECT_STREQ(json_text("reset"), "false");
+	EXPECT_EQ(json_ull("faults"), 700ULL);
+	EXPECT_TRUE(json_null("wall_share"));
+	fake_counts(&self->b);
+	ASSERT_TRUE(next_sample(pgcow_text(9000)));
+	EXPECT_STREQ(wrong_count(&d, false), "");
+	finish(SIGTERM);
+	EXPECT_EQ(run.status, 0);
+	EXPECT_EQ(lines_of(run.errors), 1);
+	EXPECT_NE(strstr(run.errors, "no times, percentiles: vm.cow_stats is 0, copied, reused and lost are those of "),
+		  NULL)
+		TH_LOG("%s", run.errors);
+}
+
 /* '-' is standard output, also for a command's bill. */
 TEST_F_TIMEOUT(cowstat, output_dash, TEST_TIMEOUT)
 {

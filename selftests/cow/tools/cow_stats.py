@@ -4,8 +4,8 @@
 # for Prometheus.
 """The copy-on-write counters of the kernel, in a Python program
 
-As a module: read() and read_pid() return the counts by the names that the
-kernel's files have. See Documentation/admin-guide/mm/cow.rst for these.
+As a module: read(), read_pid() and read_vmstat() return the counts by the names
+that the kernel's files have. See Documentation/admin-guide/mm/cow.rst for these.
 
 As a program: python3 cow_stats.py [--proc DIR] [PID...]
 
@@ -13,6 +13,9 @@ prints the counts of the system, and of these processes, in the text format of
 Prometheus, for the textfile collector of node_exporter:
 
   python3 cow_stats.py > cow.prom.new && mv cow.prom.new DIRECTORY/cow.prom
+
+The pgcow_* counts of /proc/vmstat are among them. A kernel without CONFIG_COW_STATS
+has only these. A process that has ended is left out.
 """
 
 import argparse
@@ -30,7 +33,13 @@ class Malformed(Exception):
     """A line that is not "name: number", or no line at all"""
 
 
+class NoMemory(Malformed):
+    """An empty file: that of a process without an address space"""
+
+
 def parse(text, path):
+    if not text:
+        raise NoMemory(f"{path} is empty")
     counts = {}
     for line in text.splitlines():
         name, colon, number = line.partition(": ")
@@ -60,6 +69,17 @@ def read_pid(pid="self", proc=None):
     return read_file(f"{proc or PROC}/{pid}/cow_stats")
 
 
+def read_vmstat(proc=None):
+    """What every kernel of the series counts, since boot; empty on others."""
+    try:
+        with open(f"{proc or PROC}/vmstat", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except FileNotFoundError:
+        return {}
+    return {line[0]: int(line[1]) for line in lines
+            if len(line) == 2 and line[0].startswith("pgcow_") and line[1].isdigit()}
+
+
 def metric(name):
     """The name that Prometheus wants, and how many of ours are one of its unit"""
     if name.endswith("_ns"):
@@ -79,6 +99,34 @@ def prometheus(samples):
                 yield f"{title}{labels} {value}"
 
 
+def read_system(proc):
+    """What there is of both files"""
+    counts = read_vmstat(proc)
+    try:
+        counts.update(read(proc))
+    except FileNotFoundError:
+        if not counts:
+            raise
+    return counts
+
+
+def warn(text):
+    print(f"cow_stats.py: {text}", file=sys.stderr)
+
+
+def read_processes(pids, proc):
+    """Pairs as prometheus() wants them. One that has ended is named and left out."""
+    for pid in dict.fromkeys(pids):
+        try:
+            yield f'{{pid="{pid}"}}', read_pid(pid, proc)
+        except (FileNotFoundError, ProcessLookupError):
+            warn(f"process {pid} left out: " +
+                 ("no such process" if not os.path.exists(f"{proc}/{pid}/stat") else
+                  "kernel without CONFIG_COW_STATS"))
+        except NoMemory:
+            warn(f"process {pid} left out: it has no memory, as one that has ended")
+
+
 def process(text):
     """For argparse: the number of a process"""
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
@@ -94,22 +142,19 @@ def main():
     parser.add_argument("pid", nargs="*", type=process)
     args = parser.parse_args()
     try:
-        samples = [("", read(args.proc))]
+        samples = [("", read_system(args.proc))]
         # each once: a collector refuses a line that occurs twice
-        for pid in dict.fromkeys(args.pid):
-            samples.append((f'{{pid="{pid}"}}', read_pid(pid, args.proc)))
+        samples += read_processes(args.pid, args.proc)
     except FileNotFoundError as error:
-        what = "no such process" if os.path.exists(f"{args.proc}/cow_stats") else \
-               "kernel without CONFIG_COW_STATS"
-        print(f"cow_stats.py: {error.filename}: {what}", file=sys.stderr)
+        warn(f"{error.filename}: kernel without CONFIG_COW_STATS")
         return 2
     except (OSError, UnicodeDecodeError, Malformed) as error:
-        print(f"cow_stats.py: {error}", file=sys.stderr)
+        warn(error)
         return 2
     try:
         print("\n".join(prometheus(samples)), flush=True)
     except OSError as error:
-        print(f"cow_stats.py: cannot write: {error.strerror}", file=sys.stderr)
+        warn(f"cannot write: {error.strerror}")
         # not once more, at exit
         os._exit(2)
     return 0

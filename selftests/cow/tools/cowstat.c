@@ -3,8 +3,9 @@
  * cowstat: copy-on-write faults per interval, of the system, of processes or of a
  * command
  *
- * Needs CONFIG_COW_STATS to be of full use. On other kernels it counts by kprobe
- * events as root, and otherwise shows what they have: minor faults, reused
+ * Needs CONFIG_COW_STATS to be of full use. Without it, the counts of the system are
+ * those of /proc/vmstat. Kernels that do not have these are counted by kprobe
+ * events as root, and otherwise shown by what they have: minor faults, reused
  * pages, delay accounting.
  */
 #ifndef _GNU_SOURCE
@@ -42,7 +43,7 @@ static void usage(FILE *to)
 	fputs("Usage: cowstat [-ejntw] [-o FILE] [-a | -p PID[,PID...] | -C NAME]\n"
 	      "               [INTERVAL [COUNT]]\n"
 	      "       cowstat [-ej] [-o FILE] -- CMD [ARGS...]\n"
-	      "       cowstat --stacks [-o FILE] -- CMD [ARGS...]\n"
+	      "       cowstat --stacks[=lines] [-o FILE] -- CMD [ARGS...]\n"
 	      "\n"
 	      "Copy-on-write faults of the whole system or of processes: one line every\n"
 	      "INTERVAL seconds (0.01 to 31536000, fractions too), COUNT lines or until it is\n"
@@ -65,7 +66,10 @@ static void usage(FILE *to)
 	      "  -e, --enable       set vm.cow_stats to 1 until the end (root); the last of\n"
 	      "                     several cowstats sets it back\n"
 	      "  -n, --one-header   do not repeat the header for each screenful\n"
-	      "      --stacks       COMMAND;CALLER;...;FUNCTION COPIES, a line per stack\n"
+	      "      --stacks       COMMAND;CALLER;...;FUNCTION COPIES, a line per stack; ends in\n"
+	      "                     ;[lost] for copies that were for nothing\n"
+	      "      --stacks=lines FUNCTION (FILE:LINE) instead of FUNCTION, if it was built\n"
+	      "                     with -g; needs addr2line, too\n"
 	      "  -o, --output FILE  write to FILE, '-' is standard output; otherwise lines go\n"
 	      "                     there, and what is said of a command to standard error\n"
 	      "      --proc DIR     read the files in DIR instead of those in /proc\n"
@@ -87,10 +91,13 @@ static void usage(FILE *to)
 	      "           nothing, as a share of the interval; 100 is one CPU\n"
 	      "  p50 ...  percentiles in ns: of copying a page (-w), and of the whole fault.\n"
 	      "           There are none for a process, the kernel has them for the system only\n"
-	      "A kernel without CONFIG_COW_STATS does not count these. As root, cowstat then\n"
-	      "counts copied, reused and wall% itself, by kprobe events in an instance of\n"
-	      "tracefs that it removes at its end (the next one removes what a killed one\n"
-	      "left); x86_64 and arm64, with BTF. The time is that in do_wp_page(). Faults on\n"
+	      "Of the system, copied, reused, lost, ahead and reuse+ are those of /proc/vmstat\n"
+	      "while vm.cow_stats is 0, and on a kernel without CONFIG_COW_STATS that has them\n"
+	      "there; times are not known then. The first line is since boot.\n"
+	      "Other kernels do not count these. As root, cowstat then counts copied, reused\n"
+	      "and wall% itself, by kprobe events in an instance of tracefs that it removes at\n"
+	      "its end (the next one removes what a killed one left); x86_64 and arm64, with\n"
+	      "BTF, not with CONFIG_COW_PRECOPY. The time is that in do_wp_page(). Faults on\n"
 	      "huge pages that a PMD maps are not counted, but a page that is copied after\n"
 	      "its mapping was split is. --stacks also counts pages copied for GUP there. Each\n"
 	      "fault is slower meanwhile, and each page that is unmapped. Where that cannot\n"
@@ -910,7 +917,7 @@ int main(int argc, char **argv)
 		{ "one-header", no_argument, NULL, 'n' },
 		{ "output", required_argument, NULL, 'o' },
 		{ "proc", required_argument, NULL, OPT_PROC },
-		{ "stacks", no_argument, NULL, OPT_STACKS },
+		{ "stacks", optional_argument, NULL, OPT_STACKS },
 		{ "version", no_argument, NULL, 'V' },
 		{ "help", no_argument, NULL, 'h' },
 		{}
@@ -957,7 +964,11 @@ int main(int argc, char **argv)
 			opt.other_proc = true;
 			break;
 		case OPT_STACKS:
+			if (optarg && strcmp(optarg, "lines"))
+				die("--stacks=%s: there is --stacks, and --stacks=lines",
+				    optarg);
 			opt.stacks = true;
+			opt.stack_lines = optarg;
 			break;
 		case 'V':
 			puts("cowstat " VERSION);

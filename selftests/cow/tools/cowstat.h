@@ -43,6 +43,7 @@ struct options {
 	bool wide;
 	bool clock;
 	bool stacks;
+	bool stack_lines;	/* with the line of the source */
 	bool all;		/* each process that there is */
 	const char *name;	/* each process of that name */
 	double interval;	/* 0: one line */
@@ -89,9 +90,15 @@ int timing_is_on(void);
 #define HAVE_PRECOPY	0x040
 #define HAVE_HIST	0x080
 #define HAVE_PROBED	0x100	/* counted by kprobe events */
+#define HAVE_PGCOW	0x200	/* vmstat's counts, of the system only */
+#define HAVE_PGCOW_AHEAD	0x400	/* and those of pages ahead */
 
 /* Copied and reused pages, and the time of faults */
 #define HAVE_FAULTS	(HAVE_TIMING | HAVE_PROBED)
+/* The pages, whether there are times or not */
+#define HAVE_COPIED	(HAVE_FAULTS | HAVE_PGCOW)
+#define HAVE_LOST	(HAVE_TIMING | HAVE_PGCOW)
+#define HAVE_AHEAD	(HAVE_PRECOPY | HAVE_PGCOW_AHEAD)
 
 struct histograms {
 	struct cow_hist copy, fault;
@@ -104,6 +111,7 @@ struct sample {
 	unsigned long long minor, children_minor, pgreuse, ksm;
 	struct wpcopy wpcopy;
 	struct cow_stats stats;
+	struct cow_stats vmstat;	/* those of the keys that it has */
 	struct histograms *hist;	/* of the system only */
 };
 
@@ -141,6 +149,8 @@ void sample_wpcopy(struct sample *s, pid_t pid);
 int sample_counts(struct sample *s, int ret);
 /* Say why the counters could not be read: @ret is what reading them returned. */
 void explain_counts(int ret, pid_t pid);
+/* Say what the file lacks: once for the system's, and once for those of processes */
+void explain_missing_key(const struct sample *s, pid_t pid);
 /* Say which of the counters are off. */
 void explain_switches(const struct sample *s);
 

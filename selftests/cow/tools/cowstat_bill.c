@@ -44,16 +44,21 @@ static unsigned long long all_faults_ns(const struct bill *b)
 	return b->d.v[COW_CHILDREN_FAULT_TOTAL_NS] + b->d.v[COW_CHILDREN_LOST_NS];
 }
 
+/* Is it counted, and does the kernel's file have it? */
+static bool knows(const struct bill *b, unsigned int needs, enum cow_key key)
+{
+	return (b->have & needs) && b->d.known[key];
+}
+
 static void json_sum(const struct bill *b, const char *name, unsigned int needs,
 		     enum cow_key key)
 {
-	json_count(name, (b->have & needs) && b->d.known[key], b->d.v[key]);
+	json_count(name, knows(b, needs, key), b->d.v[key]);
 }
 
 static void json_bill(const struct bill *b)
 {
 	const unsigned long long *v = b->d.v;
-	bool timing = b->have & HAVE_TIMING, counted = b->have & HAVE_FAULTS;
 	bool killed = WIFSIGNALED(b->status);
 
 	fprintf(out, "{\"time\":%.6f",
@@ -74,73 +79,98 @@ static void json_bill(const struct bill *b)
 	json_sum(b, "fault_total_ns", HAVE_FAULTS, COW_CHILDREN_FAULT_TOTAL_NS);
 	json_sum(b, "precopy_success", HAVE_PRECOPY, COW_CHILDREN_SUCCESS);
 	json_sum(b, "reuse_ahead", HAVE_PRECOPY, COW_CHILDREN_REUSE_AHEAD);
-	json_real("copy_share", timing, share(v[COW_CHILDREN_TOTAL_NS],
-					      v[COW_CHILDREN_FAULT_TOTAL_NS]));
-	json_real("wall_share", counted, share(all_faults_ns(b), b->wall_ns));
+	json_real("copy_share", knows(b, HAVE_TIMING, COW_CHILDREN_TOTAL_NS) &&
+		  knows(b, HAVE_TIMING, COW_CHILDREN_FAULT_TOTAL_NS),
+		  share(v[COW_CHILDREN_TOTAL_NS], v[COW_CHILDREN_FAULT_TOTAL_NS]));
+	json_real("wall_share", knows(b, HAVE_FAULTS, COW_CHILDREN_FAULT_TOTAL_NS),
+		  share(all_faults_ns(b), b->wall_ns));
 	fputs("}\n", out);
 }
 
-static __printf(2, 3) void bill_line(unsigned long long count,
+static __printf(3, 4) void bill_line(bool known, unsigned long long count,
 				     const char *fmt, ...)
 {
 	va_list ap;
 
-	fprintf(out, "%14llu  ", count);
+	if (known)
+		fprintf(out, "%14llu  ", count);
+	else
+		fprintf(out, "%14s  ", "-");
 	va_start(ap, fmt);
 	vfprintf(out, fmt, ap);
 	va_end(ap);
 	fputc('\n', out);
 }
 
-static void time_line(unsigned long long ns, const char *what,
+static void count_line(const struct bill *b, enum cow_key key, const char *what)
+{
+	bill_line(b->d.known[key], b->d.v[key], "%s", what);
+}
+
+static void time_line(bool known, unsigned long long ns, const char *what,
 		      unsigned long long whole, const char *of)
 {
-	fprintf(out, "%14.3f  ms %s", (double)ns / NSEC_PER_MSEC, what);
-	if (whole)
+	if (known)
+		fprintf(out, "%14.3f  ms %s", (double)ns / NSEC_PER_MSEC, what);
+	else
+		fprintf(out, "%14s  ms %s", "-", what);
+	if (known && whole)
 		fprintf(out, ", %.1f %% of %s", 100.0 * ns / whole, of);
 	fputc('\n', out);
 }
 
-static void print_bill(const struct bill *b, const char *name)
+static void print_counts(const struct bill *b)
+{
+	if (b->have & HAVE_FAULTS) {
+		count_line(b, COW_CHILDREN_FAULTS, "pages copied by a fault");
+		count_line(b, COW_CHILDREN_REUSED,
+			   "faults that made a page writable without a copy");
+	}
+	/* Few programs have any. */
+	if ((b->have & HAVE_TIMING) &&
+	    (b->d.v[COW_CHILDREN_LOST] || !b->d.known[COW_CHILDREN_LOST]))
+		count_line(b, COW_CHILDREN_LOST,
+			   "pages copied for nothing: another thread was faster");
+	if (b->have & HAVE_PRECOPY) {
+		count_line(b, COW_CHILDREN_SUCCESS, "pages copied ahead");
+		count_line(b, COW_CHILDREN_REUSE_AHEAD, "pages made writable ahead");
+	}
+}
+
+static void print_times(const struct bill *b)
 {
 	const unsigned long long *v = b->d.v;
+	const bool *known = b->d.known;
 
+	if (b->have & HAVE_FAULTS)
+		time_line(known[COW_CHILDREN_FAULT_TOTAL_NS], all_faults_ns(b),
+			  "in copy-on-write faults", b->wall_ns, "the wall time");
+	if (v[COW_CHILDREN_LOST])
+		time_line(known[COW_CHILDREN_LOST_NS], v[COW_CHILDREN_LOST_NS],
+			  "of them in faults that copied for nothing", 0, NULL);
+	if (b->have & HAVE_TIMING)
+		time_line(known[COW_CHILDREN_TOTAL_NS], v[COW_CHILDREN_TOTAL_NS],
+			  "of them copying", v[COW_CHILDREN_FAULT_TOTAL_NS],
+			  "the fault time");
+}
+
+static void print_bill(const struct bill *b, const char *name)
+{
 	fprintf(out, "\nCopy-on-write bill of '%s' and its children", name);
 	if (WIFSIGNALED(b->status))
 		fprintf(out, ", killed by signal %d", WTERMSIG(b->status));
 	else if (WEXITSTATUS(b->status))
 		fprintf(out, ", exit status %d", WEXITSTATUS(b->status));
 	fputs(":\n\n", out);
-	if (b->have & HAVE_FAULTS) {
-		bill_line(v[COW_CHILDREN_FAULTS], "pages copied by a fault");
-		bill_line(v[COW_CHILDREN_REUSED],
-			  "faults that made a page writable without a copy");
-		if (v[COW_CHILDREN_LOST])
-			bill_line(v[COW_CHILDREN_LOST],
-				  "pages copied for nothing: another thread was faster");
-	}
-	if (b->have & HAVE_PRECOPY) {
-		bill_line(v[COW_CHILDREN_SUCCESS], "pages copied ahead");
-		bill_line(v[COW_CHILDREN_REUSE_AHEAD],
-			  "pages made writable ahead");
-	}
+	print_counts(b);
 	if (b->have & HAVE_WPCOPY)
-		bill_line(b->wpcopy.count,
+		bill_line(true, b->wpcopy.count,
 			  "pages copied by '%s' without its children (wpcopy)",
 			  name);
-	bill_line(b->minor, "minor faults of any kind");
-	if (b->have & HAVE_FAULTS)
-		time_line(all_faults_ns(b), "in copy-on-write faults",
-			  b->wall_ns, "the wall time");
-	if (v[COW_CHILDREN_LOST])
-		time_line(v[COW_CHILDREN_LOST_NS],
-			  "of them in faults that copied for nothing", 0, NULL);
-	if (b->have & HAVE_TIMING) {
-		time_line(v[COW_CHILDREN_TOTAL_NS], "of them copying",
-			  v[COW_CHILDREN_FAULT_TOTAL_NS], "the fault time");
-	}
+	bill_line(true, b->minor, "minor faults of any kind");
+	print_times(b);
 	if (b->have & HAVE_WPCOPY)
-		time_line(b->wpcopy.ns, "for these copies (wpcopy)",
+		time_line(true, b->wpcopy.ns, "for these copies (wpcopy)",
 			  b->wall_ns, "the wall time");
 	fprintf(out, "%14.3f  s wall time (%.3f user, %.3f system)\n\n",
 		(double)b->wall_ns / NSEC_PER_SEC, b->user, b->system);
@@ -320,8 +350,11 @@ static void add_running(struct cow_stats *d, const struct cow_stats *s)
 	};
 	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(keys); i++)
+	for (i = 0; i < ARRAY_SIZE(keys); i++) {
 		d->v[keys[i].sum] += s->v[keys[i].sum] + s->v[keys[i].own];
+		if (!s->known[keys[i].sum] || !s->known[keys[i].own])
+			d->known[keys[i].sum] = false;
+	}
 }
 
 /* False if it is just exiting, and its counts cannot be read */
@@ -423,6 +456,7 @@ int bill_command(char **argv)
 	} else {
 		s.stats = before;
 		sample_counts(&s, 0);
+		explain_missing_key(&s, getpid());
 		explain_switches(&s);
 	}
 	getrusage(RUSAGE_CHILDREN, &ru_before);

@@ -12,6 +12,9 @@
  * unshares is told by the fault's flags. A copy that lost its race cannot be
  * told: it is only in the time. Faults on huge pages that a PMD maps go to
  * do_huge_pmd_wp_page(), and are not counted unless that splits the mapping.
+ * A kernel that can copy several pages in a fault (CONFIG_COW_PRECOPY) is refused:
+ * cow_batch_copy() takes them out of the rmap, once for each run of pages, which
+ * does not tell how many faults there were.
  *
  * The kernel adds up: hist triggers carry process, flags and time from "start"
  * to the other events in variables. A variable belongs to a thread, by the top
@@ -302,6 +305,8 @@ enum {
 	SET_ACCESS,
 	SET_ACCESS_ARM64,
 	SET_ACCESS_CONTPTE,
+	/* Where it is there, faults may be in none of the others. */
+	COW_BATCH_COPY,
 	NR_CODES
 };
 
@@ -314,6 +319,7 @@ static struct code codes[NR_CODES] = {
 	[SET_ACCESS] = { "ptep_set_access_flags" },
 	[SET_ACCESS_ARM64] = { "__ptep_set_access_flags" },
 	[SET_ACCESS_CONTPTE] = { "contpte_ptep_set_access_flags" },
+	[COW_BATCH_COPY] = { "cow_batch_copy" },
 };
 
 static const struct {
@@ -368,6 +374,8 @@ static const char *find_functions(void)
 	fclose(file);
 	if (!any)
 		return because("/proc/kallsyms hides the addresses (kernel.kptr_restrict)");
+	if (codes[COW_BATCH_COPY].start)
+		return because("they miss faults of a kernel with CONFIG_COW_PRECOPY, which counts by process with CONFIG_COW_STATS only");
 	if (!codes[DO_WP_PAGE].start)
 		return because("the kernel has no function do_wp_page");
 	if (!codes[FOLIO_REMOVE].start && !codes[PAGE_REMOVE].start)

@@ -20,6 +20,20 @@ static const int percentile_keys[NR_PERCENTILES] = {
 
 static const int percents[NR_PERCENTILES] = { 50, 90, 95, 99, 50, 99 };
 
+/* What the kernel's own file does not say, now or at all: @vmstat has it. */
+static void add_vmstat(struct row *r, const struct cow_stats *vmstat)
+{
+	int i;
+
+	for (i = 0; i < COW_NR_KEYS; i++) {
+		bool ahead = i == COW_SUCCESS || i == COW_REUSE_AHEAD;
+
+		if (vmstat->known[i] &&
+		    !(r->have & (ahead ? HAVE_PRECOPY : HAVE_FAULTS)))
+			cow_stats_set(&r->d, i, vmstat->v[i]);
+	}
+}
+
 void first_row(struct row *r, const struct sample *s)
 {
 	int i;
@@ -35,6 +49,7 @@ void first_row(struct row *r, const struct sample *s)
 		.wpcopy = s->wpcopy,
 		.d = s->stats,
 	};
+	add_vmstat(r, &s->vmstat);
 	for (i = 0; i < NR_PERCENTILES; i++)
 		r->percentile[i] = s->stats.v[percentile_keys[i]];
 }
@@ -61,6 +76,7 @@ static unsigned long long grown(unsigned long long a, unsigned long long b)
 void next_row(struct row *r, const struct sample *a, const struct sample *b)
 {
 	static struct cow_hist copy, fault;
+	struct cow_stats vmstat;
 	int i;
 
 	*r = (struct row) {
@@ -76,6 +92,8 @@ void next_row(struct row *r, const struct sample *a, const struct sample *b)
 		.wpcopy.ns = b->wpcopy.ns - a->wpcopy.ns,
 	};
 	cow_stats_delta(&r->d, &a->stats, &b->stats);
+	cow_stats_delta(&vmstat, &a->vmstat, &b->vmstat);
+	add_vmstat(r, &vmstat);
 	if (r->reset)
 		r->have &= HAVE_MINOR | HAVE_PGREUSE | HAVE_KSM;
 	if (!(r->have & HAVE_HIST))
@@ -185,14 +203,14 @@ static const struct column {
 	int arg;
 } columns[] = {
 	{ GROUP_FAULTS, "minor", 9, NO_LIST, HAVE_MINOR, RATE, MINOR },
-	{ GROUP_FAULTS, "copied", 9, ALWAYS, HAVE_FAULTS, RATE, COPIED },
-	{ GROUP_FAULTS, "reused", 9, ALWAYS, HAVE_FAULTS, RATE, REUSED },
-	{ GROUP_FAULTS, "lost", 7, ALWAYS, HAVE_TIMING, RATE, LOST },
+	{ GROUP_FAULTS, "copied", 9, ALWAYS, HAVE_COPIED, RATE, COPIED },
+	{ GROUP_FAULTS, "reused", 9, ALWAYS, HAVE_COPIED, RATE, REUSED },
+	{ GROUP_FAULTS, "lost", 7, ALWAYS, HAVE_LOST, RATE, LOST },
 	{ GROUP_FAULTS, "pgreuse", 9, ALWAYS, HAVE_PGREUSE, RATE, PGREUSE },
 	{ GROUP_FAULTS, "ksm", 8, ALWAYS, HAVE_KSM, RATE, KSM },
 	{ GROUP_FAULTS, "wpcopy", 9, ALWAYS, HAVE_WPCOPY, RATE, WPCOPY },
-	{ GROUP_AHEAD, "ahead", 9, ALWAYS, HAVE_PRECOPY, RATE, AHEAD },
-	{ GROUP_AHEAD, "reuse+", 8, WIDE, HAVE_PRECOPY, RATE, REUSE_AHEAD },
+	{ GROUP_AHEAD, "ahead", 9, ALWAYS, HAVE_AHEAD, RATE, AHEAD },
+	{ GROUP_AHEAD, "reuse+", 8, WIDE, HAVE_AHEAD, RATE, REUSE_AHEAD },
 	{ GROUP_AHEAD, "skip%", 5, WIDE, HAVE_PRECOPY, PERCENT, SKIP_SHARE },
 	{ GROUP_TIME, "wpcms", 7, ALWAYS, HAVE_WPCOPY, MSEC, WPCOPY_MS },
 	{ GROUP_TIME, "copyms", 7, ALWAYS, HAVE_TIMING, MSEC, COPY_MS },
@@ -207,7 +225,7 @@ static const struct column {
 
 static bool shown(const struct column *c, unsigned int have, bool list)
 {
-	if ((have & HAVE_FAULTS) && (c->needs & HAVE_INSTEAD))
+	if ((have & HAVE_COPIED) && (c->needs & HAVE_INSTEAD))
 		return false;
 	if (!(have & c->needs))
 		return false;
@@ -463,6 +481,30 @@ static void json_string(const char *text)
 	fputc('"', out);
 }
 
+/* What has to be there for a count of that key to be one */
+static unsigned int needs_of(enum cow_key key)
+{
+	switch (key) {
+	case COW_FAULTS:
+	case COW_REUSED:
+		return HAVE_COPIED;
+	case COW_UNSHARED:
+	case COW_FAULT_TOTAL_NS:
+		return HAVE_FAULTS;
+	case COW_LOST:
+		return HAVE_LOST;
+	case COW_SUCCESS:
+	case COW_REUSE_AHEAD:
+		return HAVE_AHEAD;
+	case COW_CHILDREN_SUCCESS:
+	case COW_CHILDREN_REUSE_AHEAD:
+		return HAVE_PRECOPY;
+	default:
+		return key >= COW_ATTEMPTS && key < COW_NR_SYSTEM_KEYS ?
+		       HAVE_PRECOPY : HAVE_TIMING;
+	}
+}
+
 /* The keys that add up, of both files */
 void json_counts(const struct row *r, bool pid)
 {
@@ -470,19 +512,12 @@ void json_counts(const struct row *r, bool pid)
 
 	for (i = 0; i < COW_NR_KEYS; i++) {
 		bool child = i >= COW_NR_SYSTEM_KEYS;
-		unsigned int needs = HAVE_TIMING;
 
 		if (i > COW_TOTAL_NS && i < COW_ATTEMPTS &&
 		    i != COW_FAULT_TOTAL_NS)
 			continue;
-		if ((i >= COW_ATTEMPTS && !child) ||
-		    i == COW_CHILDREN_SUCCESS || i == COW_CHILDREN_REUSE_AHEAD)
-			needs = HAVE_PRECOPY;
-		if (i == COW_FAULTS || i == COW_REUSED || i == COW_UNSHARED ||
-		    i == COW_FAULT_TOTAL_NS)
-			needs = HAVE_FAULTS;
 		json_count(cow_key_names[i],
-			   (r->have & needs) && (pid || !child) && r->d.known[i],
+			   (r->have & needs_of(i)) && (pid || !child) && r->d.known[i],
 			   r->d.v[i]);
 	}
 }
@@ -495,11 +530,11 @@ void json_row(const struct target *t, const struct row *r)
 		enum field field;
 	} rates[] = {
 		{ "minor_faults_per_s", HAVE_MINOR, MINOR },
-		{ "faults_per_s", HAVE_FAULTS, COPIED },
-		{ "reused_per_s", HAVE_FAULTS, REUSED },
-		{ "lost_per_s", HAVE_TIMING, LOST },
-		{ "precopy_success_per_s", HAVE_PRECOPY, AHEAD },
-		{ "reuse_ahead_per_s", HAVE_PRECOPY, REUSE_AHEAD },
+		{ "faults_per_s", HAVE_COPIED, COPIED },
+		{ "reused_per_s", HAVE_COPIED, REUSED },
+		{ "lost_per_s", HAVE_LOST, LOST },
+		{ "precopy_success_per_s", HAVE_AHEAD, AHEAD },
+		{ "reuse_ahead_per_s", HAVE_AHEAD, REUSE_AHEAD },
 	}, shares[] = {
 		{ "skip_share", HAVE_PRECOPY, SKIP_SHARE },
 		{ "copy_share", HAVE_TIMING, COPY_SHARE },

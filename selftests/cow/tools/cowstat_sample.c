@@ -41,15 +41,49 @@ static bool find_key(const char *text, const char *key, unsigned long long *val)
 	return false;
 }
 
-static void sample_vmstat(struct sample *s)
+/* Every kernel with the first patch of the series has these, without an option. */
+static void sample_pgcow(struct sample *s, const char *text)
+{
+	static const struct {
+		const char *name;
+		enum cow_key key;
+	} counts[] = {
+		{ "pgcow_copied", COW_FAULTS },
+		{ "pgcow_reused", COW_REUSED },
+		{ "pgcow_lost", COW_LOST },
+		{ "pgcow_ahead", COW_SUCCESS },
+		{ "pgcow_reused_ahead", COW_REUSE_AHEAD },
+	};
+	unsigned long long val;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(counts); i++)
+		if (find_key(text, counts[i].name, &val))
+			cow_stats_set(&s->vmstat, counts[i].key, val);
+	if (s->vmstat.known[COW_FAULTS])
+		s->have |= HAVE_PGCOW;
+	if (s->vmstat.known[COW_SUCCESS])
+		s->have |= HAVE_PGCOW_AHEAD;
+}
+
+/* NULL if it cannot be read */
+static const char *read_vmstat(void)
 {
 	static char buf[65536];
-	unsigned long long all, major;
 	char path[PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s/vmstat", cow_proc);
-	if (cow_read_file(path, buf, sizeof(buf)) <= 0)
+	return cow_read_file(path, buf, sizeof(buf)) > 0 ? buf : NULL;
+}
+
+static void sample_vmstat(struct sample *s)
+{
+	const char *buf = read_vmstat();
+	unsigned long long all, major;
+
+	if (!buf)
 		return;
+	sample_pgcow(s, buf);
 	if (find_key(buf, "pgfault", &all) &&
 	    find_key(buf, "pgmajfault", &major)) {
 		s->minor = all > major ? all - major : 0;
@@ -172,10 +206,16 @@ static const char *no_probes;	/* the reason */
 
 void begin_probing(enum probes_whose whose, pid_t pid)
 {
+	unsigned long long val;
 	char path[PATH_MAX];
+	const char *vmstat;
 
 	snprintf(path, sizeof(path), "%s/cow_stats", cow_proc);
 	if (opt.other_proc || !access(path, F_OK))
+		return;
+	/* What the kernel counts costs nothing, and needs no root. */
+	vmstat = whose == PROBES_SYSTEM ? read_vmstat() : NULL;
+	if (vmstat && find_key(vmstat, "pgcow_copied", &val))
 		return;
 	no_probes = probes_begin(whose, pid);
 	probing = !no_probes;
@@ -252,8 +292,7 @@ void explain_counts(int ret, pid_t pid)
 			strerror(-ret));
 }
 
-/* Once for the system's file, and once for those of processes */
-static void explain_missing_key(const struct sample *s, pid_t pid)
+void explain_missing_key(const struct sample *s, pid_t pid)
 {
 	static unsigned int said;
 	char dir[16] = "";
@@ -266,13 +305,25 @@ static void explain_missing_key(const struct sample *s, pid_t pid)
 		cow_proc, dir, s->stats.missing);
 }
 
+/* Of the system there are vmstat's counts, but no times. */
+static void explain_no_times(void)
+{
+	static unsigned int said;
+
+	missing(&said, 1, "no times, percentiles: kernel without CONFIG_COW_STATS; the counts are those of %s/vmstat",
+		cow_proc);
+}
+
 void explain_switches(const struct sample *s)
 {
 	static unsigned int said;
 
-	if (!(s->have & HAVE_TIMING))
+	if (!(s->have & HAVE_TIMING) && (s->have & HAVE_PGCOW))
+		missing(&said, 1, "no times, percentiles: vm.cow_stats is 0, copied, reused and lost are those of %s/vmstat; as root: sysctl vm.cow_stats=1, or cowstat -e",
+			cow_proc);
+	else if (!(s->have & HAVE_TIMING))
 		missing(&said, 1, "no copied, reused, times: vm.cow_stats is 0; as root: sysctl vm.cow_stats=1, or cowstat -e");
-	if (!(s->have & HAVE_PRECOPY))
+	if (!(s->have & HAVE_AHEAD))
 		missing(&said, 2, "no pages ahead: kernel without CONFIG_COW_PRECOPY");
 }
 
@@ -329,7 +380,9 @@ static bool sample_once(struct target *t, const char **why)
 		*why = "it has just exited";
 		return false;
 	}
-	if (ret) {
+	if (ret == -ENOENT && (s->have & HAVE_PGCOW)) {
+		explain_no_times();
+	} else if (ret) {
 		explain_counts(ret, t->pid);
 	} else {
 		explain_missing_key(s, t->pid);

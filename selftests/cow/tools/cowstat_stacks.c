@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * cowstat --stacks: the code of a command that makes pages be copied, as folded
- * stacks: a line "COMMAND;CALLER;...;FUNCTION COPIES" per stack
+ * stacks: a line "COMMAND;CALLER;...;FUNCTION COPIES" per stack. With --stacks=lines
+ * it is "FUNCTION (FILE:LINE)". Copies that another thread made useless end in ";[lost]".
  *
  * perf records and resolves the stacks. The event is that of CONFIG_COW_STATS, or a
  * kprobe event on kernels without it.
@@ -23,9 +24,12 @@
 
 #define MAX_FRAMES	127	/* kernel.perf_event_max_stack */
 #define TRACEPOINT	"/sys/kernel/tracing/events/cow/cow_fault"
+#define SYMBOL_LEN	128
+#define FRAME_LEN	(SYMBOL_LEN + 64)
 
 static char dir[] = "/tmp/cowstat.XXXXXX";
 static char data[64], errors[64];
+static bool own_event;		/* the kernel's, not a kprobe event */
 
 static void remove_files(void)
 {
@@ -53,8 +57,9 @@ static void choose_event(char *event, size_t size, char *filter, size_t filter_s
 
 	if (!access(TRACEPOINT, F_OK)) {
 		snprintf(event, size, "cow:cow_fault");
-		/* copied, and copied around */
-		snprintf(filter, filter_size, "outcome == 0 || outcome == 4");
+		own_event = true;
+		/* copied, lost, and copied around */
+		snprintf(filter, filter_size, "outcome == 0 || outcome == 2 || outcome == 4");
 		return;
 	}
 	reason = probes_begin_copied(event, size, filter, filter_size);
@@ -132,20 +137,30 @@ static int record(char **command_line)
 static char **stacks;
 static size_t nr_stacks;
 
-static void add_stack(const char *comm, char (*frames)[128], int nr)
+/* A sample of perf: the innermost frame is the first one. */
+struct stack {
+	char comm[COMM_LEN + 1];
+	bool lost;
+	int nr;
+	char frames[MAX_FRAMES][FRAME_LEN];
+};
+
+static void add_stack(const struct stack *s)
 {
-	char text[MAX_FRAMES * 128 + 64], *copy;
+	static char text[MAX_FRAMES * (FRAME_LEN + 1) + 64];
+	char *copy;
 	size_t len;
 	int i;
 
-	len = snprintf(text, sizeof(text), "%s", comm);
+	len = snprintf(text, sizeof(text), "%s", s->comm);
 	/* It ends a name. */
 	for (copy = text; *copy; copy++)
 		if (*copy == ';')
 			*copy = ':';
-	/* perf has the innermost one first. */
-	for (i = nr - 1; i >= 0; i--)
-		len += snprintf(text + len, sizeof(text) - len, ";%s", frames[i]);
+	for (i = s->nr - 1; i >= 0; i--)
+		len += snprintf(text + len, sizeof(text) - len, ";%s", s->frames[i]);
+	if (s->lost)
+		snprintf(text + len, sizeof(text) - len, ";[lost]");
 	if (!(nr_stacks & (nr_stacks + 1)))
 		stacks = realloc(stacks, 2 * (nr_stacks + 1) * sizeof(*stacks));
 	copy = strdup(text);
@@ -154,37 +169,72 @@ static void add_stack(const char *comm, char (*frames)[128], int nr)
 	stacks[nr_stacks++] = copy;
 }
 
-/*
- * A line with the command, then a line "ADDRESS SYMBOL" for each frame, then an
- * empty one. A symbol of C++ has spaces in it.
- */
-static void read_stacks(FILE *file)
+/* The command, and behind it what our event says */
+static void begin_stack(struct stack *s, char *line)
 {
-	static char frames[MAX_FRAMES][128];
-	char line[4096], comm[COMM_LEN + 1] = "", *p;
-	int nr = 0;
+	char *event = own_event ? strstr(line, " address=0x") : NULL, *p;
+
+	s->nr = 0;
+	s->lost = event && strstr(event, " outcome=lost ");
+	if (event)
+		*event = '\0';
+	snprintf(s->comm, sizeof(s->comm), "%.*s", (int)strcspn(line, "\t"), line);
+	p = s->comm + strlen(s->comm);
+	while (p > s->comm && p[-1] == ' ')
+		*--p = '\0';
+}
+
+/* "ADDRESS SYMBOL"; a symbol of C++ has spaces in it. */
+static void add_frame(struct stack *s, const char *line)
+{
+	line += strcspn(line, " ");
+	line += strspn(line, " ");
+	snprintf(s->frames[s->nr++], FRAME_LEN, "%.*s", SYMBOL_LEN - 1, line);
+}
+
+/* FILE:LINE of the last frame; PROGRAM[ADDRESS] is what perf says if it knows none. */
+static bool add_source(struct stack *s, const char *line)
+{
+	char *frame;
+	size_t len;
+
+	if (!s->nr || line[strlen(line) - 1] == ']')
+		return false;
+	frame = s->frames[s->nr - 1];
+	len = strlen(frame);
+	snprintf(frame + len, FRAME_LEN - len, " (%s)", line);
+	return true;
+}
+
+/*
+ * A line with the command, then a line for each frame, which begins with a tab, and
+ * one for the frame's line of the source, which does not; then an empty one. True if
+ * there is any line of a source.
+ */
+static bool read_stacks(FILE *file)
+{
+	static struct stack s;
+	bool sources = false;
+	char line[4096], *p;
 
 	while (fgets(line, sizeof(line), file)) {
 		line[strcspn(line, "\n")] = '\0';
 		p = line + strspn(line, " \t");
 		if (!*p) {
-			if (*comm)
-				add_stack(comm, frames, nr);
-			*comm = '\0';
-			nr = 0;
-		} else if (!*comm) {
-			snprintf(comm, sizeof(comm), "%.*s", (int)strcspn(p, "\t"), p);
-			p = comm + strlen(comm);
-			while (p > comm && p[-1] == ' ')
-				*--p = '\0';
-		} else if (nr < MAX_FRAMES) {
-			p += strcspn(p, " ");
-			p += strspn(p, " ");
-			snprintf(frames[nr++], sizeof(frames[0]), "%s", p);
+			if (*s.comm)
+				add_stack(&s);
+			s.comm[0] = '\0';
+		} else if (!*s.comm) {
+			begin_stack(&s, p);
+		} else if (opt.stack_lines && *line != '\t') {
+			sources |= add_source(&s, p);
+		} else if (s.nr < MAX_FRAMES) {
+			add_frame(&s, p);
 		}
 	}
-	if (*comm)
-		add_stack(comm, frames, nr);
+	if (*s.comm)
+		add_stack(&s);
+	return sources;
 }
 
 static int by_text(const void *a, const void *b)
@@ -215,13 +265,16 @@ static void show_errors(void)
 
 static void fold(void)
 {
-	static const char *argv[] = {
-		"perf", "script", "-F", "comm,ip,sym", "-i", data, NULL
-	};
+	const char *argv[7] = { "perf", "script", "-F", NULL, "-i", data, NULL };
+	bool sources;
+	char fields[64];
 	int ends[2];
 	FILE *file;
 	pid_t pid;
 
+	snprintf(fields, sizeof(fields), "comm%s,ip,sym%s", own_event ? ",trace" : "",
+		 opt.stack_lines ? ",srcline" : "");
+	argv[3] = fields;
 	if (pipe2(ends, O_CLOEXEC))
 		die("pipe: %s", strerror(errno));
 	pid = start_perf(argv, ends[1]);
@@ -229,12 +282,14 @@ static void fold(void)
 	file = fdopen(ends[0], "r");
 	if (!file)
 		die("no memory");
-	read_stacks(file);
+	sources = read_stacks(file);
 	fclose(file);
 	if (wait_for(pid)) {
 		show_errors();
 		die("perf script failed");
 	}
+	if (opt.stack_lines && nr_stacks && !sources)
+		note("no lines: perf needs addr2line (Debian's package binutils), and the code -g");
 	begin_output();
 	print_stacks();
 }
