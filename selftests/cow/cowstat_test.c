@@ -1038,7 +1038,8 @@ TEST_F_TIMEOUT(cowstat, vmstat_counts, TEST_TIMEOUT)
 	fake_text("vmstat", pgcow_text(1000));
 	ASSERT_EQ(cowstat("--proc", fake, "-w", "0.01", "3", NULL), 0);
 	EXPECT_EQ(lines_of(run.errors), 1);
-	EXPECT_NE(strstr(run.errors, "no times, percentiles: kernel without CONFIG_COW_STATS; the counts are those of "),
+	EXPECT_NE(strstr(run.errors,
+			 "no times, percentiles: kernel without CONFIG_COW_STATS; the counts are "),
 		  NULL)
 		TH_LOG("%s", run.errors);
 	EXPECT_STREQ(line_of(run.text, 1),
@@ -1091,7 +1092,8 @@ TEST_F_TIMEOUT(cowstat, vmstat_counts_while_off, TEST_TIMEOUT)
 	finish(SIGTERM);
 	EXPECT_EQ(run.status, 0);
 	EXPECT_EQ(lines_of(run.errors), 1);
-	EXPECT_NE(strstr(run.errors, "no times, percentiles: vm.cow_stats is 0, copied, reused and lost are those of "),
+	EXPECT_NE(strstr(run.errors,
+			 "no times, percentiles: vm.cow_stats is 0, copied, reused and lost are "),
 		  NULL)
 		TH_LOG("%s", run.errors);
 }

@@ -102,8 +102,8 @@ mount_tracefs()
 {
 	MOUNTED=
 	trap unmount_tracefs EXIT
-	[ -d /sys/kernel/tracing/events ] || ! mount -t tracefs trace /sys/kernel/tracing 2> /dev/null ||
-		MOUNTED=/sys/kernel/tracing
+	[ ! -d /sys/kernel/tracing/events ] || return 0
+	! mount -t tracefs trace /sys/kernel/tracing 2> /dev/null || MOUNTED=/sys/kernel/tracing
 }
 
 unmount_tracefs()
