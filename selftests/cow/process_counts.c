@@ -40,6 +40,9 @@ static const struct {
 	{ COW_REUSED,		COW_CHILDREN_REUSED },
 	{ COW_LOST,		COW_CHILDREN_LOST },
 	{ COW_LOST_NS,		COW_CHILDREN_LOST_NS },
+	{ COW_UNSHARED,		COW_CHILDREN_UNSHARED },
+	{ COW_PMD_REUSED,	COW_CHILDREN_PMD_REUSED },
+	{ COW_PMD_SPLIT,	COW_CHILDREN_PMD_SPLIT },
 	{ COW_TOTAL_NS,		COW_CHILDREN_TOTAL_NS },
 	{ COW_FAULT_TOTAL_NS,	COW_CHILDREN_FAULT_TOTAL_NS },
 	{ COW_SUCCESS,		COW_CHILDREN_SUCCESS },
@@ -836,14 +839,21 @@ static int count_one_write(char *p, struct cow_stats *delta)
 	return ret;
 }
 
+static int writes_once(struct cow_child *self, void *arg)
+{
+	(void)self;
+	cow_touch(arg, 2);
+	return 0;
+}
+
 /*
  * A write to a huge page that is shared splits its mapping, and then copies one
  * page. One to a huge page that is not shared any more makes all of it writable.
  */
 TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 {
+	struct cow_stats before, after, delta;
 	struct cow_undo undo = {};
-	struct cow_stats delta;
 	struct cow_child child;
 	char *split, *reused;
 	const char *reason;
@@ -867,6 +877,16 @@ TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 	EXPECT_EQ(delta.v[COW_PMD_REUSED], 1ULL);
 	EXPECT_EQ(delta.v[COW_FAULTS], 0ULL);
 	EXPECT_EQ(delta.v[COW_REUSED], 0ULL);
+
+	/* And what a child has had of them */
+	ASSERT_EQ(read_own(&before), 0);
+	ASSERT_EQ(cow_child_fork(&child, writes_once, reused), 0);
+	ASSERT_EQ(cow_child_end(&child), 0);
+	ASSERT_EQ(read_own(&after), 0);
+	cow_stats_delta(&delta, &before, &after);
+	EXPECT_EQ(delta.v[COW_CHILDREN_PMD_SPLIT], 1ULL);
+	EXPECT_EQ(delta.v[COW_CHILDREN_PMD_REUSED], 0ULL);
+	EXPECT_EQ(delta.v[COW_CHILDREN_UNSHARED], 0ULL);
 	cow_undo(&undo);
 }
 

@@ -75,6 +75,9 @@ static void json_bill(const struct bill *b)
 	json_sum(b, "reused", HAVE_FAULTS, COW_CHILDREN_REUSED);
 	json_sum(b, "lost", HAVE_TIMING, COW_CHILDREN_LOST);
 	json_sum(b, "lost_ns", HAVE_TIMING, COW_CHILDREN_LOST_NS);
+	json_sum(b, "unshared", HAVE_TIMING, COW_CHILDREN_UNSHARED);
+	json_sum(b, "pmd_reused", HAVE_TIMING, COW_CHILDREN_PMD_REUSED);
+	json_sum(b, "pmd_split", HAVE_TIMING, COW_CHILDREN_PMD_SPLIT);
 	json_sum(b, "total_ns", HAVE_TIMING, COW_CHILDREN_TOTAL_NS);
 	json_sum(b, "fault_total_ns", HAVE_FAULTS, COW_CHILDREN_FAULT_TOTAL_NS);
 	json_sum(b, "precopy_success", HAVE_PRECOPY, COW_CHILDREN_SUCCESS);
@@ -107,6 +110,13 @@ static void count_line(const struct bill *b, enum cow_key key, const char *what)
 	bill_line(b->d.known[key], b->d.v[key], "%s", what);
 }
 
+/* Of what few programs have */
+static void rare_line(const struct bill *b, enum cow_key key, const char *what)
+{
+	if (b->d.v[key] || !b->d.known[key])
+		count_line(b, key, what);
+}
+
 static void time_line(bool known, unsigned long long ns, const char *what,
 		      unsigned long long whole, const char *of)
 {
@@ -126,11 +136,15 @@ static void print_counts(const struct bill *b)
 		count_line(b, COW_CHILDREN_REUSED,
 			   "faults that made a page writable without a copy");
 	}
-	/* Few programs have any. */
-	if ((b->have & HAVE_TIMING) &&
-	    (b->d.v[COW_CHILDREN_LOST] || !b->d.known[COW_CHILDREN_LOST]))
-		count_line(b, COW_CHILDREN_LOST,
-			   "pages copied for nothing: another thread was faster");
+	if (b->have & HAVE_TIMING) {
+		rare_line(b, COW_CHILDREN_LOST,
+			  "pages copied for nothing: another thread was faster");
+		rare_line(b, COW_CHILDREN_UNSHARED, "pages copied to be pinned");
+		rare_line(b, COW_CHILDREN_PMD_REUSED,
+			  "faults that made a huge page writable without a copy");
+		rare_line(b, COW_CHILDREN_PMD_SPLIT,
+			  "faults that split the mapping of a huge page");
+	}
 	if (b->have & HAVE_PRECOPY) {
 		count_line(b, COW_CHILDREN_SUCCESS, "pages copied ahead");
 		count_line(b, COW_CHILDREN_REUSE_AHEAD, "pages made writable ahead");
@@ -343,6 +357,9 @@ static void add_running(struct cow_stats *d, const struct cow_stats *s)
 		{ COW_CHILDREN_REUSED, COW_REUSED },
 		{ COW_CHILDREN_LOST, COW_LOST },
 		{ COW_CHILDREN_LOST_NS, COW_LOST_NS },
+		{ COW_CHILDREN_UNSHARED, COW_UNSHARED },
+		{ COW_CHILDREN_PMD_REUSED, COW_PMD_REUSED },
+		{ COW_CHILDREN_PMD_SPLIT, COW_PMD_SPLIT },
 		{ COW_CHILDREN_TOTAL_NS, COW_TOTAL_NS },
 		{ COW_CHILDREN_FAULT_TOTAL_NS, COW_FAULT_TOTAL_NS },
 		{ COW_CHILDREN_SUCCESS, COW_SUCCESS },
