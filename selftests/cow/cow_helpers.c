@@ -740,6 +740,20 @@ int cow_unshare(const void *addr)
 	return 0;
 }
 
+ssize_t cow_write_by_force(const void *addr)
+{
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	n = pwrite(fd, "w", 1, (uintptr_t)addr);
+	if (n < 0)
+		n = -errno;
+	close(fd);
+	return n;
+}
+
 struct step {
 	char *area;
 	int pages;

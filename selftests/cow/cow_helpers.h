@@ -261,6 +261,13 @@ void cow_own_stack(void);
 /* Pin a page for a moment, for reading. One that is shared is copied for it. */
 int cow_unshare(const void *addr);
 
+/*
+ * As a debugger does: write 'w' to what this process itself may not write to. 1, or a
+ * negative errno
+ */
+ssize_t cow_write_by_force(const void *addr);
+#define COW_NO_FORCE	"no writing by force in this kernel: %s"
+
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
 /* To start it with: the environment's COW_SEED, or another one each time */
