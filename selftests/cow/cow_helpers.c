@@ -609,6 +609,19 @@ int cow_swapped(const void *addr, int nr)
 	return swapped;
 }
 
+bool cow_page_out(void *addr, int nr)
+{
+	int i;
+
+	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
+	for (i = 0; i < 50 && cow_swapped(addr, nr) < nr; i++) {
+		cow_drain_lru();
+		if (madvise(addr, nr * cow_page_size(), MADV_PAGEOUT))
+			return false;
+	}
+	return cow_swapped(addr, nr) == nr;
+}
+
 bool cow_soft_dirty_works(void)
 {
 	char *p = cow_map(cow_page_size(), 0);

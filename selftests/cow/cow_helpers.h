@@ -307,6 +307,8 @@ __u64 cow_page_flags(const void *addr);
 bool cow_pfn_visible(void);
 /* How many of the nr pages at addr are in swap? */
 int cow_swapped(const void *addr, int nr);
+/* Have them reclaimed, if nobody shares them: true if all are in swap. */
+bool cow_page_out(void *addr, int nr);
 /* Can this process see which pages were written since it last asked? */
 bool cow_soft_dirty_works(void);
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */
