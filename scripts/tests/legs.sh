@@ -304,16 +304,18 @@ plain_tests()
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }
 
-# plain_on_two_nodes ARCH: the tests that need two NUMA nodes must not skip there
+# plain_on_two_nodes ARCH: the tests that need two NUMA nodes must not skip there, but for
+# that which waits for NUMA balancing
 plain_on_two_nodes()
 {
-	local own=$SCRATCH/two-nodes.results status=0 test
+	local own=$SCRATCH/two-nodes.results status=0 test tests=(numa_{policy,local,shared,protected})
+	[ "$1" = arm64 ] || tests+=(numa_soft_dirty)
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
-		--filter 'memory_advice:numa_policy memory_advice:numa_local' --append numa=fake=2 || status=$?
-	sed 's/numa_[a-z]*/& on two nodes/' "$own" >> "$COW_RESULTS"
+		--filter "memory_advice:numa_hinting ${tests[*]/#/memory_advice:}" --append numa=fake=2 || status=$?
+	sed 's/numa_[a-z_]*/& on two nodes/' "$own" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] || return
-	for test in numa_policy numa_local; do
+	for test in "${tests[@]}"; do
 		grep -q "^pass.*[.]plain[.]$test" "$own" || {
 			echo "$test does not run on two nodes"
 			return 1

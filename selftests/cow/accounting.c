@@ -2,7 +2,8 @@
 /*
  * Accounting of copies, on any kernel. A page that a write fault replaces is freed, and so
  * is a copy that lost a race to another thread. A copy is charged to the memory cgroup of
- * the process that writes, whose limit applies; RSS does not change.
+ * the process that writes, whose limit applies; RSS does not change. A child commits as much
+ * memory as its parent.
  *
  * The tests measure cgroups of their own over thousands of faults: a leak of one page per
  * fault is far larger than what per-CPU charge batches hide.
@@ -10,9 +11,11 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+#include "../../../../mm/gup_test.h"
 
 #define NR		1024	/* pages */
 #define ROUNDS		8
@@ -100,40 +103,137 @@ static int write_together(char *area)
 	return cow_write_in_step(area, NR, down);
 }
 
+/* The kinds of pages that are copied: NR at a time. 0, or where it failed */
+typedef int (*copy_fn)(void);
+
+static int share_and_write(write_fn write)
+{
+	struct cow_child c;
+	char *area;
+
+	area = cow_map(NR * ps, 0);
+	if (!area)
+		return 2;
+	cow_fill(area, NR * ps, TAG);
+	if (cow_child_idle(&c))
+		return 3;
+	if (write(area) || cow_child_end(&c))
+		return 4;
+	cow_unmap(area, NR * ps);
+	return 0;
+}
+
+static int copy_shared(void)
+{
+	return share_and_write(write_alone);
+}
+
+static int copy_in_races(void)
+{
+	return share_and_write(write_together);
+}
+
+static void read_pages(const char *area)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		cow_peek(area + i * ps);
+}
+
+static int copy_zero_page(void)
+{
+	char *area = cow_map(NR * ps, 0);
+
+	if (!area)
+		return 2;
+	read_pages(area);
+	write_alone(area);
+	cow_unmap(area, NR * ps);
+	return 0;
+}
+
+/* Of a file whose pages the mapping has, or has not yet */
+static int copy_file(bool mapped)
+{
+	int fd = memfd_create("cow_accounting", MFD_CLOEXEC);
+	char *area;
+
+	if (fd < 0 || ftruncate(fd, NR * ps))
+		return 2;
+	area = mmap(NULL, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	if (area == MAP_FAILED)
+		return 3;
+	if (mapped)
+		read_pages(area);
+	write_alone(area);
+	munmap(area, NR * ps);
+	close(fd);
+	return 0;
+}
+
+static int copy_mapped_file(void)
+{
+	return copy_file(true);
+}
+
+static int copy_unmapped_file(void)
+{
+	return copy_file(false);
+}
+
+#define GUP_TEST	"/sys/kernel/debug/gup_test"
+
+/* fork() copies pages that are pinned. */
+static int copy_pinned(void)
+{
+	struct pin_longterm_test args = {
+		.size = NR * ps,
+		.flags = PIN_LONGTERM_TEST_FLAG_USE_WRITE,
+	};
+	char *area = cow_map(NR * ps, 0);
+	struct cow_child c;
+	int fd;
+
+	fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+	if (!area || fd < 0)
+		return 2;
+	args.addr = (uintptr_t)area;
+	if (ioctl(fd, PIN_LONGTERM_TEST_START, &args))
+		return 3;
+	if (cow_child_idle(&c) || cow_child_end(&c))
+		return 4;
+	write_alone(area);
+	if (ioctl(fd, PIN_LONGTERM_TEST_STOP))
+		return 5;
+	close(fd);
+	cow_unmap(area, NR * ps);
+	return 0;
+}
+
 struct work {
 	const char *cgroup;
-	write_fn write;
+	copy_fn copy;
 };
 
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	const struct work *work = arg;
-	struct cow_child c;
-	char *area;
-	int i;
+	int i, ret = 0;
 
 	(void)self;
 	if (cow_cgroup_enter(work->cgroup))
 		return 1;
-	for (i = 0; i < ROUNDS; i++) {
-		area = cow_map(NR * ps, 0);
-		if (!area)
-			return 2;
-		cow_fill(area, NR * ps, TAG);
-		if (cow_child_idle(&c))
-			return 3;
-		if (work->write(area) || cow_child_end(&c))
-			return 4;
-		cow_unmap(area, NR * ps);
-	}
-	return 0;
+	for (i = 0; i < ROUNDS && !ret; i++)
+		ret = work->copy();
+	return ret;
 }
 
 /* When the last process of a cgroup has exited, at most charge batches are left. */
 static void assert_nothing_left(struct __test_metadata *_metadata,
-				const char *cgroup, write_fn write)
+				const char *cgroup, copy_fn copy)
 {
-	struct work work = { .cgroup = cgroup, .write = write };
+	struct work work = { .cgroup = cgroup, .copy = copy };
 	struct cow_child c;
 	long left;
 
@@ -148,7 +248,26 @@ static void assert_nothing_left(struct __test_metadata *_metadata,
 
 TEST_F_TIMEOUT(accounting, nothing_leaks, TEST_TIMEOUT)
 {
-	assert_nothing_left(_metadata, self->cgroup[0], write_alone);
+	assert_nothing_left(_metadata, self->cgroup[0], copy_shared);
+}
+
+TEST_F_TIMEOUT(accounting, zero_page_leaks_nothing, TEST_TIMEOUT)
+{
+	assert_nothing_left(_metadata, self->cgroup[0], copy_zero_page);
+}
+
+TEST_F_TIMEOUT(accounting, pinned_pages_leak_nothing, TEST_TIMEOUT)
+{
+	if (access(GUP_TEST, F_OK))
+		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
+	assert_nothing_left(_metadata, self->cgroup[0], copy_pinned);
+}
+
+/* Neither the copies nor the pages of the file, which is gone as well */
+TEST_F_TIMEOUT(accounting, private_file_leaks_nothing, TEST_TIMEOUT)
+{
+	assert_nothing_left(_metadata, self->cgroup[0], copy_unmapped_file);
+	assert_nothing_left(_metadata, self->cgroup[0], copy_mapped_file);
 }
 
 TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
@@ -158,7 +277,7 @@ TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP(return, "needs two CPUs");
 	before = cow_cgroup_stat(self->cgroup[0], "pgcow_lost");
-	assert_nothing_left(_metadata, self->cgroup[0], write_together);
+	assert_nothing_left(_metadata, self->cgroup[0], copy_in_races);
 	/* Were there any? Only this series counts them. */
 	if (before < 0)
 		return;
@@ -324,6 +443,61 @@ TEST_F_TIMEOUT(accounting, killed_at_the_writers_limit, TEST_TIMEOUT)
 	EXPECT_GT(SLACK, charge->owner_after - charge->owner_before);
 	EXPECT_GT(SLACK, charge->owner_before - charge->owner_after);
 	EXPECT_GT(SLACK, charged(charge->writer));
+}
+
+/*
+ * Memory that may be written to is committed, whether or not it ever is.
+ */
+
+#define NR_CHILDREN	4
+
+static long committed_kb(void)
+{
+	return cow_file_key("/proc/meminfo", "Committed_AS");
+}
+
+/*
+ * Does each child commit as much as its parent, kb, until it exits? 0 or 1, or a negative
+ * errno
+ */
+static int children_commit(long kb)
+{
+	struct cow_child c[NR_CHILDREN];
+	long before = committed_kb(), during;
+	int i, ret = 0;
+
+	for (i = 0; i < NR_CHILDREN && !ret; i++)
+		ret = cow_child_idle(&c[i]);
+	during = committed_kb() - before;
+	/* The last one is not there if ret says so. */
+	for (i -= !!ret; i > 0; i--)
+		cow_child_end(&c[i - 1]);
+	if (ret)
+		return ret;
+	return during > (NR_CHILDREN - 1) * kb && during < (NR_CHILDREN + 1) * kb &&
+	       labs(committed_kb() - before) < kb;
+}
+
+/* So much that nothing else is likely to commit or free it meanwhile, and not each time */
+TEST_F_TIMEOUT(accounting, committed, TEST_TIMEOUT)
+{
+	size_t len = sysconf(_SC_PHYS_PAGES) / 2 * ps;
+	int i, ret = 0;
+	char *area;
+
+	if (committed_kb() < 0)
+		SKIP(return, "no Committed_AS in /proc/meminfo");
+	if (len > 1UL << 30)
+		len = 1UL << 30;
+	area = cow_map(len, 0);
+	if (!area)
+		SKIP(return, "may not commit %zu MB", len >> 20);
+	for (i = 0; i < 10 && !ret; i++)
+		ret = children_commit(len / 1024);
+	if (ret < 0)
+		SKIP(return, "fork: %s", strerror(-ret));
+	EXPECT_EQ(1, ret);
+	cow_unmap(area, len);
 }
 
 TEST_HARNESS_MAIN

@@ -627,6 +627,19 @@ int cow_swapped(const void *addr, int nr)
 	return swapped;
 }
 
+bool cow_page_out(void *addr, int nr)
+{
+	int i;
+
+	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
+	for (i = 0; i < 50 && cow_swapped(addr, nr) < nr; i++) {
+		cow_drain_lru();
+		if (madvise(addr, nr * cow_page_size(), MADV_PAGEOUT))
+			return false;
+	}
+	return cow_swapped(addr, nr) == nr;
+}
+
 bool cow_soft_dirty_works(void)
 {
 	char *p = cow_map(cow_page_size(), 0);
@@ -756,6 +769,20 @@ int cow_unshare(const void *addr)
 	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
 		return -errno;
 	return 0;
+}
+
+ssize_t cow_write_by_force(const void *addr)
+{
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	n = pwrite(fd, "w", 1, (uintptr_t)addr);
+	if (n < 0)
+		n = -errno;
+	close(fd);
+	return n;
 }
 
 struct step {

@@ -264,6 +264,13 @@ void cow_own_stack(void);
 /* Pin a page for a moment, for reading. One that is shared is copied for it. */
 int cow_unshare(const void *addr);
 
+/*
+ * As a debugger does: write 'w' to what this process itself may not write to. 1, or a
+ * negative errno
+ */
+ssize_t cow_write_by_force(const void *addr);
+#define COW_NO_FORCE	"no writing by force in this kernel: %s"
+
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
 /* To start it with: the environment's COW_SEED, or another one each time */
@@ -303,6 +310,8 @@ __u64 cow_page_flags(const void *addr);
 bool cow_pfn_visible(void);
 /* How many of the nr pages at addr are in swap? */
 int cow_swapped(const void *addr, int nr);
+/* Have them reclaimed, if nobody shares them: true if all are in swap. */
+bool cow_page_out(void *addr, int nr);
 /* Can this process see which pages were written since it last asked? */
 bool cow_soft_dirty_works(void);
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */

@@ -521,6 +521,12 @@ static int op_pin_read(int me, long a, long b)
 	return pin(me, a, b, 0);
 }
 
+/* Without page faults, if all pages may be pinned as they are */
+static int op_pin_fast(int me, long a, long b)
+{
+	return pin(me, a, b, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
 static int op_pin_write(int me, long a, long b)
 {
 	return pin(me, a, b, PIN_LONGTERM_TEST_FLAG_USE_WRITE);
@@ -1464,6 +1470,10 @@ TEST_F_TIMEOUT(fork_isolation, pinned_after_fork, TEST_TIMEOUT)
 		{ 1, op_pin_check, 10, 6 },
 		{ 1, op_unpin },
 		{ 0, op_fork, 2 },
+		{ 2, op_pin_fast, 40, 4 },
+		{ 2, op_write, ALL },
+		{ 2, op_pin_check, 40, 4 },
+		{ 2, op_unpin },
 		{ 0, op_pin_write, 20, 8 },
 		{ 0, op_write, ALL },
 		{ 2, op_write, EVEN },

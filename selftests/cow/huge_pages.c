@@ -282,6 +282,25 @@ TEST_F_TIMEOUT(huge_pages, written_by_child, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&child));
 }
 
+/* A debugger writes to a huge page that is read-only: the same again. */
+TEST_F_TIMEOUT(huge_pages, written_by_force, TEST_TIMEOUT)
+{
+	ssize_t ret;
+
+	share_with(_metadata, keeps, NULL);
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, look(&by_parent->before));
+	ret = cow_write_by_force(area + FIRST * ps);
+	if (ret < 0) {
+		cow_child_end(&child);
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
+	}
+	ASSERT_EQ(0, look(&by_parent->after));
+	by_parent->wrong = wrong_page(false, FIRST, 1);
+	expect_child_kept(_metadata);
+	expect_copied(_metadata, by_parent);
+}
+
 /*
  * Soft-dirty
  *
@@ -336,6 +355,20 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_split, TEST_TIMEOUT)
 	EXPECT_EQ(1, pages_with(COW_PM_SOFT_DIRTY, OTHER, 1));
 	EXPECT_EQ(1, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
 	expect_child_kept(_metadata);
+}
+
+/* Read-only and back: the first write is still reported. */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_after_mprotect, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	clear_soft_dirty(_metadata);
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
+	EXPECT_EQ(0, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_TRUE(soft_dirty_is_right());
+	EXPECT_EQ(kb(pages), cow_smaps_kb(area, "AnonHugePages"));
 }
 
 static int inherits_bits(struct cow_child *self, void *arg)

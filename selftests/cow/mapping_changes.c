@@ -307,23 +307,6 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_and_partly_merged, TEST_TIMEOUT)
 	}
 }
 
-/* A debugger writes to what the process itself may not write to. */
-static ssize_t write_by_force(char *page)
-{
-	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return -errno;
-	n = pwrite(fd, "w", 1, (uintptr_t)page);
-	if (n < 0)
-		n = -errno;
-	close(fd);
-	return n;
-}
-
-#define NO_FORCE	"no writing by force in this kernel: %s"
-
 /* Of both halves: the first one is ours alone, the second one is shared. */
 TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
 {
@@ -337,14 +320,14 @@ TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	write_up(self->p, 0, NR / 2);
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
-	ret = write_by_force(self->p);
+	ret = cow_write_by_force(self->p);
 	if (ret < 0) {
 		cow_child_end(&c);
-		SKIP(return, NO_FORCE, strerror(-ret));
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
 	}
 	ASSERT_EQ(0, cow_pfns(self->p, NR, before));
 	for (i = 0; i < NR; i++)
-		ASSERT_EQ(1, write_by_force(self->p + i * ps));
+		ASSERT_EQ(1, cow_write_by_force(self->p + i * ps));
 	ASSERT_EQ(0, cow_pfns(self->p, NR, after));
 	EXPECT_EQ(-1, wrong_content(self->p, NR));
 	expect_read_only(_metadata, fd, self->p);
@@ -358,7 +341,7 @@ TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_child_idle(&c));
 	ASSERT_EQ(0, cow_child_end(&c));
 	for (i = 0; i < NR; i++)
-		ASSERT_EQ(1, write_by_force(self->p + i * ps));
+		ASSERT_EQ(1, cow_write_by_force(self->p + i * ps));
 	expect_read_only(_metadata, fd, self->p);
 	close(fd);
 }
@@ -377,9 +360,9 @@ TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
 	for (i = 0; i < NR; i++)
 		cow_peek(map + i * ps);
 	for (i = 0; i < NR; i++) {
-		ret = write_by_force(map + i * ps);
+		ret = cow_write_by_force(map + i * ps);
 		if (ret < 0)
-			SKIP(return, NO_FORCE, strerror(-ret));
+			SKIP(return, COW_NO_FORCE, strerror(-ret));
 		ASSERT_EQ('w', cow_peek(map + i * ps));
 		EXPECT_TRUE(is_read_only(fd, map + i * ps))
 			TH_LOG("page %d", i);

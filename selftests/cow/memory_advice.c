@@ -2,11 +2,14 @@
 /*
  * Copy-on-write faults in memory with MADV_FREE, MADV_MERGEABLE, mlock or mbind, on any
  * kernel. Each of them applies to the copies as well, and only to the process that called
- * it. What a child does not inherit (MADV_WIPEONFORK, MADV_DONTFORK) is not shared.
+ * it. What a child does not inherit (MADV_WIPEONFORK, MADV_DONTFORK) is not shared. Neither
+ * migration to another node nor a NUMA hinting fault loses a write or its report.
  */
 #include <linux/mempolicy.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -476,22 +479,160 @@ TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)
 }
 
 /*
- * MADV_MERGEABLE
+ * Migration: what a page is to those that map it does not change.
  */
 
-/* Have the pages reclaimed: true if all are in swap. */
-static bool page_out(char *p)
+/* Does all of it lie there now? */
+static bool move_to(char *p, int node)
+{
+	return !bind_memory(p, node, MPOL_MF_MOVE) && pages_on(p, node) == NR;
+}
+
+static int keeps(struct cow_child *self, void *arg)
+{
+	if (cow_child_stay(self))
+		return 1;
+	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
+}
+
+/* Of both halves: the first one is the parent's alone, the second one is shared. */
+TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int i, ret, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (!move_to(self->p, node[0]))
+		SKIP(return, "not enough free memory on node %d", node[0]);
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	for (i = 0; i < NR / 2; i++)
+		cow_touch(self->p + i * ps, 'w');
+	ret = bind_memory(self->p, node[1], MPOL_MF_MOVE_ALL);
+	if (ret || pages_on(self->p, node[1]) != NR) {
+		cow_child_end(&c);
+		SKIP(return, "shared pages do not migrate: %s", strerror(-ret));
+	}
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'v');
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('v', cow_peek(self->p + i * ps));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* Do the odd pages, and if exactly no others, have the bit in pagemap? */
+static void expect_odd_pages(struct __test_metadata *_metadata, char *p, __u64 bit,
+			     bool exactly)
 {
 	int i;
 
-	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
-	for (i = 0; i < 50 && cow_swapped(p, NR) < NR; i++) {
-		cow_drain_lru();
-		if (madvise(p, NR * ps, MADV_PAGEOUT))
-			return false;
-	}
-	return cow_swapped(p, NR) == NR;
+	for (i = exactly ? 0 : 1; i < NR; i += exactly ? 1 : 2)
+		EXPECT_EQ(i & 1, !!(cow_pagemap(p + i * ps) & bit))
+			TH_LOG("page %d", i);
 }
+
+TEST_F_TIMEOUT(memory_advice, numa_soft_dirty, TEST_TIMEOUT)
+{
+	int i, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	if (!move_to(self->p, node[0]))
+		SKIP(return, "not enough free memory on node %d", node[0]);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	for (i = 1; i < NR; i += 2)
+		cow_touch(self->p + i * ps, 'w');
+	expect_odd_pages(_metadata, self->p, COW_PM_SOFT_DIRTY, true);
+	if (!move_to(self->p, node[1]))
+		SKIP(return, "not enough free memory on node %d", node[1]);
+	/* Some kernels report a page that was dirty before clear_refs. */
+	expect_odd_pages(_metadata, self->p, COW_PM_SOFT_DIRTY, false);
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_protected, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i, fd, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (!move_to(self->p, node[0]))
+		SKIP(return, "not enough free memory on node %d", node[0]);
+	reason = cow_uffd_wp(&fd, self->p, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	for (i = 1; i < NR; i += 2)
+		ASSERT_EQ(0, cow_uffd_protect(fd, self->p + i * ps, ps, true));
+	expect_odd_pages(_metadata, self->p, COW_PM_UFFD_WP, true);
+	if (!move_to(self->p, node[1]))
+		SKIP(return, "not enough free memory on node %d", node[1]);
+	expect_odd_pages(_metadata, self->p, COW_PM_UFFD_WP, true);
+	close(fd);
+}
+
+/*
+ * NUMA balancing: the scheduler's tick marks pages, to learn from the fault who uses them.
+ * Pages that are shared already are left out, and so are those of a single thread that
+ * lie where it runs.
+ */
+
+static void *sleep_for_ever(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
+static bool read_faults(const char *page)
+{
+	long before = cow_minflt();
+
+	cow_peek(page);
+	return cow_minflt() != before;
+}
+
+/* Use CPU time until two pages were seen that are marked: false after half a minute */
+static bool wait_for_marks(const char *p)
+{
+	const time_t end = time(NULL) + 30;
+
+	do {
+		/* A fault may have been that of another page. */
+		if (read_faults(p) && read_faults(p + ps))
+			return true;
+	} while (time(NULL) < end);
+	return false;
+}
+
+/* Marked, then shared: the fault that takes the mark off does not make a page writable. */
+TEST_F_TIMEOUT(memory_advice, numa_hinting, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	pthread_t thread;
+	int i, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (!cow_tweak(&self->undo, "/proc/sys/kernel/numa_balancing", "1"))
+		SKIP(return, "no NUMA balancing, or " COW_NEEDS);
+	ASSERT_EQ(0, pthread_create(&thread, NULL, sleep_for_ever, NULL));
+	if (!wait_for_marks(self->p))
+		SKIP(return, "no page was marked by NUMA balancing in 30 s");
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'w');
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(self->p + i * ps));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/*
+ * MADV_MERGEABLE
+ */
 
 /*
  * What is written to again is no page of KSM any more, also where nobody else maps it:
@@ -502,7 +643,7 @@ TEST_F_TIMEOUT(memory_advice, merged, TEST_TIMEOUT)
 	long merged;
 	int i;
 
-	if (!page_out(self->p))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	memset(self->p, TAG, NR * ps);
 	merged = cow_ksm_merge(&self->undo, self->p, NR * ps, NR);
@@ -512,7 +653,7 @@ TEST_F_TIMEOUT(memory_advice, merged, TEST_TIMEOUT)
 		SKIP(return, "ksmd merged only %ld pages", merged);
 	for (i = 0; i < NR; i++)
 		cow_touch(self->p + i * ps, 'w');
-	EXPECT_TRUE(page_out(self->p));
+	EXPECT_TRUE(cow_page_out(self->p, NR));
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ('w', cow_peek(self->p + i * ps));
 }

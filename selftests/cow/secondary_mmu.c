@@ -484,6 +484,38 @@ TEST_F_TIMEOUT(secondary_mmu, unshared, TEST_TIMEOUT)
 	check_child(_metadata);
 }
 
+static void expect_soft_dirty(struct __test_metadata *_metadata, struct mirror *m,
+			      bool dirty)
+{
+	unsigned int page;
+
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(dirty, !!(cow_pagemap(m->area + page * m->ps) &
+				    COW_PM_SOFT_DIRTY))
+			TH_LOG("page %u", page);
+}
+
+/* What the device writes after clear_refs is reported, also where it could write before. */
+TEST_F_TIMEOUT(secondary_mmu, soft_dirty, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	for (page = 0; page < PAGES; page++)
+		fill(m->buf, m->ps, page, DEV);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	/* The entries of the device are writable: */
+	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	ASSERT_EQ(cow_write_file("/proc/self/clear_refs", "4"), 0);
+	expect_soft_dirty(_metadata, m, false);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	expect_soft_dirty(_metadata, m, true);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->area, m->ps, page), DEV);
+}
+
 /*
  * The device reads while we write
  */

@@ -5,10 +5,12 @@
  * too, which pages were written to and which are protected. An access to the poisoned
  * page gets SIGBUS in every process, an access to any other page does not.
  *
- * Only a memory cgroup of the test's own is reclaimed.
+ * Only a memory cgroup of the test's own is reclaimed, but swap is switched off, and on
+ * again, for all.
  */
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/swap.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -23,10 +25,20 @@
 
 static size_t ps;
 
+/* The swap space of the system, which a test has switched off */
+struct swaps {
+	int nr;
+	struct {
+		char path[128];
+		int priority;
+	} area[8];
+};
+
 FIXTURE(swap_and_poison)
 {
 	struct cow_settings saved;
 	struct cow_undo undo;
+	struct swaps off;
 	char cgroup[COW_CGROUP_DIR];
 };
 
@@ -65,8 +77,21 @@ FIXTURE_SETUP(swap_and_poison)
 		SKIP(return, "%s", reason);
 }
 
+/* Again what it was; nothing if swap_off() was not called */
+static void swap_on(struct swaps *off)
+{
+	while (off->nr) {
+		int priority = off->area[--off->nr].priority;
+
+		/* Negative: chosen by the kernel */
+		swapon(off->area[off->nr].path,
+		       priority < 0 ? 0 : SWAP_FLAG_PREFER | priority);
+	}
+}
+
 FIXTURE_TEARDOWN_PARENT(swap_and_poison)
 {
+	swap_on(&self->off);
 	cow_cgroup_remove(self->cgroup);
 	cow_undo(&self->undo);
 	cow_restore(&self->saved);
@@ -149,6 +174,30 @@ static bool swap_out(const char *cgroup, const char *p)
 	return cow_swapped(p, NR) >= NR / 2;
 }
 
+/*
+ * All pages leave swap space, as it is switched off. False if some of it cannot be, for
+ * lack of memory
+ */
+static bool swap_off(struct swaps *off)
+{
+	char line[512];
+	FILE *f;
+	int i;
+
+	f = fopen("/proc/swaps", "re");
+	if (!f)
+		return false;
+	for (i = 0; i < (int)ARRAY_SIZE(off->area) && fgets(line, sizeof(line), f); )
+		i += sscanf(line, "%127s %*s %*d %*d %d", off->area[i].path,
+			    &off->area[i].priority) == 2;
+	fclose(f);
+	off->nr = i;
+	for (i = 0; i < off->nr; i++)
+		if (swapoff(off->area[i].path))
+			return false;
+	return true;
+}
+
 enum result {
 	FINE,
 	NO_CGROUP,
@@ -167,10 +216,12 @@ enum result {
 	LOST_FROM_SWAP,
 	NOT_CLEARED,
 	NOT_WRITTEN,
+	NOT_SWITCHED_OFF,
 };
 
 struct work {
 	const char *cgroup;
+	struct swaps *off;
 	int (*round)(struct work *work);
 	char *p;
 };
@@ -190,9 +241,21 @@ static int writes_odd(struct cow_child *self, void *arg)
 	return content_is_right(work->p, odd, TAG + 2) ? 0 : 4;
 }
 
-/* Everything between a fork and the end of the child, with all pages in swap */
-static int round_of_both(struct work *work)
+/* Shared by both, the pages come back from swap that is no more. */
+static int without_swap(struct work *work)
 {
+	bool off = swap_off(work->off);
+
+	swap_on(work->off);
+	if (!off)
+		return NOT_SWITCHED_OFF;
+	return cow_swapped(work->p, NR) ? STILL_IN_SWAP : FINE;
+}
+
+/* Everything between a fork and the end of the child, with all pages in swap */
+static int write_from_swap(struct work *work, int (*bring_back)(struct work *work))
+{
+	int ret;
 	struct cow_child c;
 
 	cow_fill(work->p, NR * ps, TAG);
@@ -200,6 +263,9 @@ static int round_of_both(struct work *work)
 		return NO_CHILD;
 	if (!swap_out(work->cgroup, work->p))
 		return NOT_SWAPPED;
+	ret = bring_back ? bring_back(work) : FINE;
+	if (ret != FINE)
+		return ret;
 	/* From swap into a write, next to pages that stay there */
 	write_pages(work->p, even, TAG + 1);
 	if (cow_child_send(&c, 2) || cow_child_recv(&c) != 3)
@@ -212,6 +278,16 @@ static int round_of_both(struct work *work)
 		return CHILD_IS_WRONG;
 	return content_is_right(work->p, even, TAG + 1) ? FINE :
 							  PARENT_IS_WRONG;
+}
+
+static int round_of_both(struct work *work)
+{
+	return write_from_swap(work, NULL);
+}
+
+static int round_of_swapoff(struct work *work)
+{
+	return write_from_swap(work, without_swap);
 }
 
 /* Reclaim finds the copies, too. */
@@ -391,10 +467,15 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	return ret;
 }
 
-static void with_swap(struct __test_metadata *_metadata, char *cgroup,
+static void with_swap(struct __test_metadata *_metadata,
+		      FIXTURE_DATA(swap_and_poison) *self,
 		      int (*round)(struct work *work))
 {
-	struct work work = { .cgroup = cgroup, .round = round };
+	struct work work = {
+		.cgroup = self->cgroup,
+		.off = &self->off,
+		.round = round,
+	};
 	const char *reason;
 	struct cow_child c;
 	long bytes;
@@ -402,46 +483,53 @@ static void with_swap(struct __test_metadata *_metadata, char *cgroup,
 
 	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
 		SKIP(return, "no swap space");
-	reason = make_cgroup(cgroup);
+	reason = make_cgroup(self->cgroup);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, cow_child_fork(&c, in_cgroup, &work));
 	status = cow_child_wait(&c);
 	if (status == NOT_SWAPPED)
 		SKIP(return, "the pages do not go to swap");
+	if (status == NOT_SWITCHED_OFF)
+		SKIP(return, "swap space cannot be switched off");
 	if (status == NO_USERFAULTFD)
 		SKIP(return, "no write protection by userfaultfd");
 	EXPECT_EQ(FINE, status);
 	/* The last user of a swap slot has freed it. */
-	ASSERT_EQ(0, cow_cgroup_read(cgroup, "memory.swap.current", &bytes));
+	ASSERT_EQ(0, cow_cgroup_read(self->cgroup, "memory.swap.current", &bytes));
 	EXPECT_GT(SLACK, bytes / (long)ps);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, round_of_both);
+	with_swap(_metadata, self, round_of_both);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, swapoff, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self, round_of_swapoff);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, copies, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, round_of_copies);
+	with_swap(_metadata, self, round_of_copies);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, round_after_child);
+	with_swap(_metadata, self, round_after_child);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, soft_dirty, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
 		SKIP(return, "no soft-dirty bits in this kernel or architecture");
-	with_swap(_metadata, self->cgroup, round_of_soft_dirty);
+	with_swap(_metadata, self, round_of_soft_dirty);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, protected, TEST_TIMEOUT)
 {
-	with_swap(_metadata, self->cgroup, round_of_protection);
+	with_swap(_metadata, self, round_of_protection);
 }
 
 /*
