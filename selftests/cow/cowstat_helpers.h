@@ -66,7 +66,7 @@ struct run {
 	int out;		/* standard output: file or pipe */
 	int err;		/* standard error: file */
 	int status;		/* exit status, or 256 + signal */
-	char text[65536];	/* what has come on standard output, */
+	char text[131072];	/* what has come on standard output, */
 	size_t len;
 	char errors[8192];	/* and on standard error */
 	char *line;		/* the next one of the pipe */
