@@ -127,7 +127,7 @@ copy_perl()
 
 # tools_archive FILE: trace-cmd and perf, with the addr2line that it runs, 35 MB, only for
 # the tests that run them; bpftrace, 200 MB with its libraries, if the host has it, for
-# images only: our kernels have no BPF
+# images only, as it is so large
 tools_archive()
 {
 	local dir
@@ -135,6 +135,9 @@ tools_archive()
 	if [ -n "$IMAGE" ] && filtered_programs | grep -x -e cow_bpf.sh -e cow_docs.sh > /dev/null &&
 		[ -x "$(guest_program bpftrace)" ]; then
 		copy_program "$dir" "$(guest_program bpftrace)" /usr/bin/bpftrace
+		# for events, on a kernel without BTF
+		mkdir -p "$dir/usr/include"
+		cp -r "$K_DIR/$(selftests_name)"/build/usr/include/{linux,asm,asm-generic} "$dir/usr/include/"
 	fi
 	if filtered_programs | grep -x -e cow_trace.sh -e cow_docs.sh > /dev/null; then
 		copy_program "$dir" "$(guest_program trace-cmd)" /usr/bin/trace-cmd

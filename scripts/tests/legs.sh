@@ -73,6 +73,7 @@ default_kernel_legs()
 {
 	local k=$K_NAME
 	leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
+	leg "$k: bpftrace by the trace event" scripts_by_event
 	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE_CHECKS" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
 		leg "$k: quick submissions" ours gate --selftest --quick --base "$K_CHOICE"
@@ -81,7 +82,6 @@ default_kernel_legs()
 		return
 	fi
 	leg "linux-image-6.12-cloud-amd64: cowstat and bpftrace" image_tools linux-image-6.12-cloud-amd64
-	leg "$k: bpftrace by the trace event" scripts_by_event
 	leg "$IMAGE_OF_CI: kselftests" plain_tests image --image "$IMAGE_OF_CI"
 	leg "$k: kselftests without the series, arm64" plain_kselftests arm64
 	leg "$k: KUnit on x86_64" ours kunit --kernel "$K_CHOICE" --arch x86_64
