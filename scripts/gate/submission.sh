@@ -327,8 +327,11 @@ take_range()
 	apply_mails
 }
 
-# carries_our_options: whether our own tests have anything to look at
+# carries_our_options: whether all of Kconfig.fragment are there, which our own tests need
 carries_our_options()
 {
-	kgit -C "$K_TREE" grep -q -E '^config COW_PRECOPY$' "$G_HEAD" -- '*Kconfig*'
+	local symbol
+	while read -r symbol; do
+		kgit -C "$K_TREE" grep -q -E "^config $symbol\$" "$G_HEAD" -- '*Kconfig*' || return
+	done < <(sed -n 's/^CONFIG_\(.*\)=y$/\1/p' "$ROOT/Kconfig.fragment")
 }
