@@ -368,7 +368,8 @@ image_tools()
 {
 	local status=0
 	ours kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh cow_docs.sh' || status=$?
-	! grep "^skip" "$COW_RESULTS" | grep -v -e 'cow_bpf.sh:.*_event' -e 'cow_docs.sh:.*CONFIG_COW_STATS' || return 1
+	! grep "^skip" "$COW_RESULTS" | grep -v -e 'cow_bpf.sh:.*_event' -e 'cow_docs.sh:.*CONFIG_COW_STATS' \
+		-e cowstat_stock:bill.lost_stacks || return 1
 	return "$status"
 }
 
