@@ -309,7 +309,6 @@ plain_tests()
 plain_on_two_nodes()
 {
 	local own=$SCRATCH/two-nodes.results status=0 test tests=(numa_{policy,local,shared,protected})
-	[ "$1" = arm64 ] || tests+=(numa_soft_dirty)
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
 		--filter "memory_advice:numa_hinting ${tests[*]/#/memory_advice:}" --append numa=fake=2 || status=$?
