@@ -233,6 +233,19 @@ FIXTURE_TEARDOWN_PARENT(huge_pages)
 	cow_restore(&self->saved);
 }
 
+/* What nobody maps any more of a huge page can be freed once it is split: it is queued. */
+TEST_F_TIMEOUT(huge_pages, queued_for_split, TEST_TIMEOUT)
+{
+	static const char key[] = "thp_deferred_split_page";
+	long long before = cow_file_key("/proc/vmstat", key);
+
+	share_with(_metadata, keeps, NULL);
+	ASSERT_EQ(0, write_and_look(by_parent, FIRST, 1));
+	expect_copied(_metadata, by_parent);
+	expect_child_kept(_metadata);
+	EXPECT_LT(before, cow_file_key("/proc/vmstat", key));
+}
+
 /* The child has exited: writes to all pages keep the huge page. */
 TEST_F_TIMEOUT(huge_pages, reused_after_exit, TEST_TIMEOUT)
 {
@@ -569,26 +582,69 @@ TEST_F_TIMEOUT(huge_pages, pinned_by_parent, TEST_TIMEOUT)
 	pin_and_fork(_metadata, area + (nr + OTHER) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
 }
 
-/* The same with a page of a folio of 64 kB, which PTEs map */
+/* Make the area two folios of 64 kB, which PTEs map. NULL, or why that is not possible */
+static const char *map_mthp(struct cow_undo *undo)
+{
+	const char *reason = cow_allow_folios(undo);
+
+	if (reason)
+		return reason;
+	cow_map_hugepage = true;
+	pages = 2 * 65536 / ps;
+	area = cow_map(pages * ps, 65536);
+	if (!area)
+		return "no memory";
+	cow_fill(area, pages * ps, TAG);
+	if (!(cow_page_flags(area) & COW_KPF_COMPOUND) ||
+	    !(cow_page_flags(area + (pages - 1) * ps) & COW_KPF_COMPOUND))
+		return "got no huge pages of 64 kB";
+	return NULL;
+}
+
+/* The same with a page of such a folio */
 TEST_F_TIMEOUT(huge_pages, pinned_mthp, TEST_TIMEOUT)
 {
 	const char *reason;
 
 	if (!open_gup_test())
 		SKIP(return, NO_GUP_TEST);
-	reason = cow_allow_folios(&self->undo);
+	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
-	cow_map_hugepage = true;
-	pages = 2 * 65536 / ps;
-	area = cow_map(pages * ps, 65536);
-	ASSERT_NE(NULL, area);
-	cow_fill(area, pages * ps, TAG);
-	if (!(cow_page_flags(area) & COW_KPF_COMPOUND) ||
-	    !(cow_page_flags(area + (pages - 1) * ps) & COW_KPF_COMPOUND))
-		SKIP(return, "got no huge pages of 64 kB");
 	pin_and_fork(_metadata, area + ps, 0);
 	pin_and_fork(_metadata, area + (pages - 1) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
+/*
+ * A fork takes the PTEs of such a folio together, also where just the first one is
+ * read-only. That needs a mapping whose written pages are not soft-dirty, and which is
+ * soft-dirty as a whole: it has merged with a new one.
+ */
+TEST_F_TIMEOUT(huge_pages, mthp_partly_writable, TEST_TIMEOUT)
+{
+	size_t len = 65536;
+	const char *reason;
+	char *page;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	for (page = area + ps; page < area + len; page += ps)
+		cow_touch(page, cow_peek(page));
+	ASSERT_EQ(area + len, mmap(area + len, len, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	ASSERT_EQ(0, madvise(area + len, len, MADV_HUGEPAGE));
+	EXPECT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
+	cow_fill(area + len, len, TAG);
+	share_with(_metadata, keeps, NULL);
+	for (page = area + ps; page < area + len; page += ps)
+		cow_touch(page, 'w');
+	EXPECT_EQ(-1, wrong_page(false, 1, len / ps - 1));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, by_child->wrong);
 }
 
 static int pins_and_writes(struct cow_child *self, void *flags)

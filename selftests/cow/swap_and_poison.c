@@ -212,6 +212,7 @@ enum result {
 	NO_USERFAULTFD,
 	NOT_PROTECTED,
 	LOST_AT_FORK,
+	KEPT_AT_FORK,
 	LOST_IN_SWAP,
 	LOST_FROM_SWAP,
 	NOT_CLEARED,
@@ -414,10 +415,19 @@ static bool protect_pages(int fd, char *p, page_set which, bool protect)
 	return true;
 }
 
+/* A fork that userfaultfd does not follow leaves nothing protected in the child. */
+static int inherits_protection(struct cow_child *self, void *arg)
+{
+	struct work *work = arg;
+
+	(void)self;
+	return !bits_are_right(work->p, COW_PM_UFFD_WP, no_page);
+}
+
 /* The odd pages are protected by userfaultfd, of which nobody reads the messages. */
 static int round_of_protection(struct work *work)
 {
-	struct cow_child c;
+	struct cow_child c, heir;
 	int fd;
 
 	cow_fill(work->p, NR * ps, TAG);
@@ -432,6 +442,10 @@ static int round_of_protection(struct work *work)
 		return NOT_SWAPPED;
 	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
 		return LOST_IN_SWAP;
+	if (cow_child_fork(&heir, inherits_protection, work))
+		return NO_CHILD;
+	if (cow_child_wait(&heir))
+		return KEPT_AT_FORK;
 	if (!content_is_right(work->p, even, TAG + 1))
 		return PARENT_IS_WRONG;
 	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))

@@ -23,6 +23,11 @@
 #define FIRST_PINNED	10
 #define NR_PINNED	20
 
+/* Since 6.7 */
+#ifndef UFFD_FEATURE_WP_ASYNC
+#define UFFD_FEATURE_WP_ASYNC	(1 << 15)
+#endif
+
 static size_t ps;
 
 FIXTURE(write_tracking)
@@ -92,6 +97,11 @@ static bool all_but_one_in_eight(int i)
 static bool one_in_eight(int i)
 {
 	return i % 8 == 5;
+}
+
+static bool odd_but_one_in_eight(int i)
+{
+	return odd(i) && !one_in_eight(i);
 }
 
 static void write_pages(char *p, page_set written)
@@ -552,6 +562,16 @@ static void *monitor(void *arg)
 	}
 }
 
+static int write_protect(int fd, char *p, page_set which)
+{
+	int i, ret = 0;
+
+	for (i = 0; !ret && i < NR; i++)
+		if (which(i))
+			ret = cow_uffd_protect(fd, p + i * ps, ps, true);
+	return ret;
+}
+
 /*
  * Write-protect these pages of p, and note who writes to them. NULL, or why that is not
  * possible
@@ -559,16 +579,13 @@ static void *monitor(void *arg)
 static const char *protect_pages(char *p, page_set protect, __u64 features)
 {
 	const char *reason;
-	int i;
 
 	mon = (struct monitor){ .fd = { -1, -1 }, .p = p };
 	reason = cow_uffd_wp(&mon.fd[PARENT], p, NR * ps, features);
 	if (reason)
 		return reason;
-	for (i = 0; i < NR; i++)
-		if (protect(i) &&
-		    cow_uffd_protect(mon.fd[PARENT], p + i * ps, ps, true))
-			return "cannot write-protect a page by userfaultfd";
+	if (write_protect(mon.fd[PARENT], p, protect))
+		return "cannot write-protect a page by userfaultfd";
 	if (pipe2(mon.stop, O_CLOEXEC) ||
 	    pthread_create(&mon.thread, NULL, monitor, NULL))
 		return "cannot start a thread";
@@ -684,6 +701,33 @@ TEST_F_TIMEOUT(write_tracking, uffd_follows_child, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_child_wait(&c));
 	write_pages(self->p, every_page);
 	expect_reported(_metadata, odd, odd);
+}
+
+/*
+ * In asynchronous mode nobody is told: the kernel takes the protection away, by which a
+ * monitor sees later what was written. Reused, copied, and reused again
+ */
+TEST_F_TIMEOUT(write_tracking, uffd_asynchronous, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int fd;
+
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	write_pages(self->p, one_in_eight);
+	expect_protected(_metadata, self->p, all_but_one_in_eight);
+	cow_fill(self->p, NR * ps, TAG);
+	ASSERT_EQ(0, write_protect(fd, self->p, odd));
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	write_pages(self->p, one_in_eight);
+	expect_protected(_metadata, self->p, odd_but_one_in_eight);
+	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
+	EXPECT_EQ(0, cow_child_end(&c));
+	write_pages(self->p, every_page);
+	expect_protected(_metadata, self->p, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+	close(fd);
 }
 
 /* A copy for a pin leaves the page protected. */
