@@ -5,16 +5,22 @@
  */
 #include <kunit/test.h>
 #include <linux/atomic.h>
+#include <linux/completion.h>
 #include <linux/cow_stats.h>
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/jiffies.h>
+#include <linux/kthread.h>
 #include <linux/limits.h>
 #include <linux/math64.h>
 #include <linux/overflow.h>
 #include <linux/prandom.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/seq_file.h>
+#include <linux/seqlock.h>
 #include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/timer.h>
@@ -656,6 +662,128 @@ static void reset_while_counting(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, read_stat(test, "total_ns"), 0);
 }
 
+/*
+ * Who counts is held up by the test, on a CPU of its own: whoever reads or resets
+ * meanwhile has to wait.
+ */
+
+/* Enough for a reader or a reset that does not wait to be over */
+#define HOLD_UP_MS	50
+
+/**
+ * struct race - a thread that runs beside the test, on another CPU
+ * @task: the thread of the test
+ * @begun: it runs
+ * @over: it has done its part
+ * @counted: it has counted what it began to count
+ * @copy_ns: what it has read
+ */
+struct race {
+	struct task_struct *task;
+	struct completion begun;
+	struct completion over;
+	bool counted;
+	u64 copy_ns;
+};
+
+/* Return: NULL with one CPU. */
+static struct race *begin_race(struct kunit *test, int (*fn)(void *race))
+{
+	unsigned int first = cpumask_first(cpu_online_mask);
+	unsigned int last = cpumask_last(cpu_online_mask);
+	struct task_struct *other;
+	struct race *race;
+
+	if (first == last) {
+		kunit_mark_skipped(test, "needs two CPUs");
+		return NULL;
+	}
+	race = kunit_kzalloc(test, sizeof(*race), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, race);
+	race->task = current;
+	init_completion(&race->begun);
+	init_completion(&race->over);
+	other = kthread_create_on_cpu(fn, race, last, "cow_race/%u");
+	KUNIT_ASSERT_FALSE(test, IS_ERR(other));
+	set_cpus_allowed_ptr(current, cpumask_of(first));
+	wake_up_process(other);
+	wait_for_completion(&race->begun);
+	return race;
+}
+
+static void end_race(struct race *race)
+{
+	wait_for_completion(&race->over);
+	set_cpus_allowed_ptr(current, cpu_possible_mask);
+}
+
+static int read_counts_of_test(void *arg)
+{
+	static char text[PAGE_SIZE];
+	struct seq_file m = { .buf = text, .size = sizeof(text) };
+	struct race *race = arg;
+	const char *line;
+
+	complete(&race->begun);
+	if (!proc_tid_cow_stats(&m, NULL, NULL, race->task)) {
+		line = strnstr(text, "\ntotal_ns: ", m.count);
+		if (line)
+			sscanf(line, "\ntotal_ns: %llu", &race->copy_ns);
+	}
+	complete(&race->over);
+	return 0;
+}
+
+/* A fault is read as a whole: the reader waits until it is counted. */
+static void read_while_counting(struct kunit *test)
+{
+	struct cow_counts *counts = &current->cow_counts;
+	u64 *copy_ns = &counts->items[COW_ITEM_COPY_NS];
+	struct race *race;
+	u64 before = *copy_ns;
+
+	raw_write_seqcount_begin(&counts->seq);
+	*copy_ns += COPY_NS;
+	race = begin_race(test, read_counts_of_test);
+	if (race) {
+		msleep(HOLD_UP_MS);
+		KUNIT_EXPECT_FALSE(test, completion_done(&race->over));
+		*copy_ns += COPY_NS;
+	}
+	raw_write_seqcount_end(&counts->seq);
+	if (race) {
+		end_race(race);
+		KUNIT_EXPECT_EQ(test, race->copy_ns, before + 2 * COPY_NS);
+	}
+	*copy_ns = before;
+}
+
+/* As cow_count(), which has looked at the epoch and has not counted yet */
+static int count_slowly(void *arg)
+{
+	struct race *race = arg;
+
+	preempt_disable();
+	complete(&race->begun);
+	mdelay(HOLD_UP_MS);
+	WRITE_ONCE(race->counted, true);
+	preempt_enable();
+	complete(&race->over);
+	return 0;
+}
+
+/* What is being counted by the old epoch is counted before the reset is over. */
+static void reset_waits_for_counting(struct kunit *test)
+{
+	struct race *race = begin_race(test, count_slowly);
+
+	if (!race)
+		return;
+	cow_stats_reset();
+	KUNIT_EXPECT_TRUE(test, READ_ONCE(race->counted));
+	end_race(race);
+}
+
 /* Leave no counts of the tests in /proc/cow_stats. */
 static void cow_stats_test_exit(struct kunit *test)
 {
@@ -685,6 +813,8 @@ static struct kunit_case cow_stats_cases[] = {
 	KUNIT_CASE(leaving_moves_counts),
 	KUNIT_CASE(parent_gets_the_bill),
 	KUNIT_CASE(reset_while_counting),
+	KUNIT_CASE(read_while_counting),
+	KUNIT_CASE(reset_waits_for_counting),
 	{}
 };
 

@@ -87,6 +87,8 @@ run_kunit()
 	for option in "${MAKE_FLAGS[@]}"; do
 		command+=(--make_options="$option")
 	done
+	# some tests need another CPU
+	[ "$arch" = um ] || command+=(--qemu_args='-smp 2')
 	# a busy host that delivers no tick is not a broken timer
 	[ "$arch" != x86_64 ] || command+=(--kernel_args=no_timer_check)
 	# an oops or a panic ends the kernel at once, not at the timeout
