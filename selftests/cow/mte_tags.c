@@ -287,6 +287,22 @@ TEST_F_TIMEOUT(mte_tags, reused, TEST_TIMEOUT)
 	check_tags(_metadata, self, 0, NR, 0);
 }
 
+/* Tags go to swap and come back, to whichever process accesses the page first. */
+TEST_F_TIMEOUT(mte_tags, swapped_out, TEST_TIMEOUT)
+{
+	struct cow_measure m;
+
+	if (!cow_page_out(self->area, NR))
+		SKIP(return, "the pages do not go to swap");
+	share(_metadata, self, keeps);
+	ASSERT_EQ(0, cow_measure(&m, self->area, NULL, NR / 2));
+	check_data(_metadata, self);
+	check_tags(_metadata, self, 0, NR, 0);
+	tags_store(self->area, NR * ps, 1);
+	EXPECT_EQ(0, cow_child_end(&self->child));
+	check_tags(_metadata, self, 0, NR, 1);
+}
+
 /* Never tagged: a copy must not bring tags of what the page held before. */
 TEST_F_TIMEOUT(mte_tags, untagged, TEST_TIMEOUT)
 {
