@@ -275,6 +275,48 @@ def print_json(args):
     return 0
 
 
+#
+# compile: the kernel's share of a program, without and with copying ahead
+#
+
+def kernel_and_user(folder):
+    counts = dict(read_counts(os.path.join(folder, "counts")))
+    if TOTAL not in counts or not counts.get("parts"):
+        raise BadInput(f"the plugin left no complete result: {folder}/counts\n"
+                       + last_line(os.path.join(folder, "qemu.log")))
+    user = counts.get("user", 0)
+    return counts[TOTAL] - user, user
+
+
+def cow_share(map_path, folder, kernel):
+    """The largest function of mm/cow*, in per cent of the kernel's instructions."""
+    functions = count_functions(map_path, read_counts(os.path.join(folder, "counts")))
+    count, name = next(((count, name) for count, name in functions
+                        if name.startswith(("cow_", "__cow_"))), (0, "none"))
+    return name, 100 * count / kernel
+
+
+def compare_compile(args):
+    """What the second folder has more than the first must be within the limit."""
+    (off, off_user), (on, on_user) = map(kernel_and_user, (args.off, args.on))
+    name, share = cow_share(args.map, args.on, on)
+    ratio = on / off
+    print(f"{'':<20} {'kernel':>14} {'user':>14}")
+    print(f"{'off':<20} {off:14} {off_user:14}")
+    print(f"{'adaptive':<20} {on:14} {on_user:14}")
+    text = (f"the kernel takes {ratio:.4f} times as many instructions with copying ahead; the "
+            f"largest function of mm/cow* is {name}, {share:.2f} % of them")
+    print(text)
+    if args.json:
+        write(args.json, json.dumps([
+            {"config": "off", "kernel": off, "user": off_user},
+            {"config": "adaptive", "kernel": on, "user": on_user}], indent=2) + "\n")
+    good = ratio <= args.limit
+    write_results(args.results, [("pass" if good else "fail", "compile:adaptive",
+                                  "" if good else f"{text}; {args.limit} is allowed")])
+    return 0 if good else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
@@ -295,6 +337,14 @@ def main():
     command.add_argument("--groups", required=True, help="fixtures/plugin/groups")
     command.add_argument("dirs", nargs="+", metavar="DIR")
     command.set_defaults(run=report)
+    command = commands.add_parser("compile", help="a program without and with copying ahead")
+    command.add_argument("--limit", type=float, required=True)
+    command.add_argument("--results", help="append a line to this file")
+    command.add_argument("--json", metavar="FILE")
+    command.add_argument("map", help="the kernel's System.map")
+    command.add_argument("off", metavar="DIR")
+    command.add_argument("on", metavar="DIR")
+    command.set_defaults(run=compare_compile)
     command = commands.add_parser("json", help="the profiles as JSON")
     command.add_argument("--kernel", required=True)
     command.add_argument("--series", choices=("with", "without"), default="with")
