@@ -30,6 +30,7 @@ documented_commands()
 	./run_tests.sh bench cost|leg 6.12: cost of counting
 	./run_tests.sh bench study|all bench study
 	./run_tests.sh bench kvm|all bench kvm --quick
+	./run_tests.sh bench compile|leg 6.12: instructions of a compile
 	./run_tests.sh bench redis|all bench redis --mode wall --quick
 	./run_tests.sh bench prefork|all bench prefork --mode wall --quick
 	./run_tests.sh bench --profile W:C,W:C|leg 6.12: profile of instructions

@@ -93,6 +93,7 @@ default_kernel_legs()
 	leg "$k: profile of a fault" ours profile cow --repeat 2 --kernel "$K_CHOICE"
 	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
 	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
+	leg "$k: instructions of a compile" ours bench compile --kernel "$K_CHOICE"
 	leg_with vng "$k: virtme-ng" virtme_ng
 	leg "$k: commands of the README" documented_leg
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"

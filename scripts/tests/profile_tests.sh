@@ -151,6 +151,25 @@ test_insn_check()
 }
 
 # The plugin builds without a warning and loads; a QEMU that loads none is named.
+# The kernel's instructions are all but those of user space.
+test_insn_compile()
+{
+	local dir=$SCRATCH/insn map=$SCRATCH/insn.map results=$SCRATCH/insn.results OUT=$SCRATCH/output
+	mkdir -p "$dir/off" "$dir/on"
+	printf 'ffffffff81000000 T function\nffffffff81001000 t cow_copy_around\n' > "$map"
+	printf 'parts 1\nuser 500\nffffffff81000000 1000\ntotal 1500\n' > "$dir/off/counts"
+	printf 'parts 1\nuser 500\nffffffff81000000 1000\nffffffff81001004 5\ntotal 1505\n' > "$dir/on/counts"
+	insn compile --limit 1.005 --results "$results" "$map" "$dir/off" "$dir/on" > "$OUT" &&
+		grep -q '1.0050 times .* cow_copy_around, 0.50 %' "$OUT" &&
+		want_same "$(tail -n 1 "$results" | cut -f1,2)" $'pass\tcompile:adaptive' || return
+	sed -i 's/^total.*/total 1506/' "$dir/on/counts"
+	! insn compile --limit 1.005 --results "$results" "$map" "$dir/off" "$dir/on" > "$OUT" &&
+		want_same "$(tail -n 1 "$results" | cut -f1,2)" $'fail\tcompile:adaptive' || return
+	sed -i '/^total/d' "$dir/on/counts"
+	! insn compile --limit 1.005 "$map" "$dir/off" "$dir/on" > "$OUT" 2>&1 &&
+		grep -q 'no complete result' "$OUT"
+}
+
 test_insn_plugin()
 {
 	local bin=$SCRATCH/insn.bin
