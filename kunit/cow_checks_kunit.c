@@ -1196,6 +1196,10 @@ static void test_gather(struct kunit *test, bool hw_dirty)
 	struct cow_evidence e;
 	u64 map, valid;
 
+	/* With two levels of page tables, the next one is always of another PUD. */
+	if (PUD_SHIFT == PMD_SHIFT &&
+	    (c->before > c->fault % T || c->after > T - 1 - c->fault % T))
+		kunit_skip(test, "a run ends with the page table in this configuration");
 	memset(g->kind, GATHER_READONLY, sizeof(g->kind));
 	if (c->to)
 		memset(g->kind + c->from, GATHER_DEMANDED, c->to - c->from + 1);

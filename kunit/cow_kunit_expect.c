@@ -335,8 +335,8 @@ struct watcher {
 	unsigned int ends;
 	unsigned long start;
 	unsigned long end;
-	unsigned long early;
-	unsigned long late;
+	u64 early;
+	u64 late;
 	unsigned int flushes;
 	u64 flushed;
 	u64 unmapped;

@@ -526,7 +526,7 @@ static void no_room_in_zone(struct kunit *test)
 {
 	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
 
-	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, 0, INT_MAX));
+	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, 0, INT_MAX / 2));
 }
 
 /* A node that the task may not have memory from has no room for it. */
