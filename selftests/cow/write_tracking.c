@@ -25,7 +25,7 @@
 
 /* Since 6.7 */
 #ifndef UFFD_FEATURE_WP_ASYNC
-#define UFFD_FEATURE_WP_ASYNC	(1 << 15)
+#define UFFD_FEATURE_WP_ASYNC	0x8000
 #endif
 
 static size_t ps;
