@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # The commands of README.md: see documented.sh. Those of cow.rst and of the manual of
-# cowstat run in a guest: selftests/cow/cow_docs.sh.
+# cowstat run in a guest: selftests/cow/cow_docs.sh. And how long files may be.
 
 # build_cowstat DIR: by the command of README.md as it is written, without a kernel tree
 build_cowstat()
@@ -64,4 +64,22 @@ test_readme_options()
 		complain "no command has $option"
 		return
 	done
+}
+
+# longer_than LINES: those of the files named on standard input
+longer_than()
+{
+	xargs -d '\n' awk -v most="$1" 'FNR == most + 1 { print FILENAME }'
+}
+
+# A reader holds a file in the head.
+test_length_of_files()
+{
+	local long
+	long=$(shell_scripts | longer_than 400) &&
+		want_same "$long" "" || complain "more than 400 lines of shell: $long" || return
+	long=$(find "$ROOT/kunit" "$ROOT/selftests" "$ROOT/scripts" "$ROOT/fixtures" -type f \
+		-name '*.[ch]' -o -name '*.py' -o -name '*.md' | longer_than 1500) &&
+		want_same "$long" "" || complain "more than 1500 lines: $long" || return
+	long=$(longer_than 180 <<< "$ROOT/README.md") && want_same "$long" ""
 }

@@ -100,3 +100,23 @@ documented_leg()
 	done < <(readme_commands)
 	[ -z "$failed" ]
 }
+
+# virtme_ng_commands: as scripts/README.md has them
+virtme_ng_commands()
+{
+	sed -n '/^```sh vng$/,/^```$/{/^```/!p}' "$ROOT/scripts/README.md"
+}
+
+# virtme_ng: runs them in a clone of the prepared tree. The runner's status tells nothing.
+virtme_ng()
+{
+	local dir=$SCRATCH/vng log=$SCRATCH/vng.log status=0
+	rm -rf "$dir"
+	kgit clone -q "$K_TREE" "$dir"
+	virtme_ng_commands > "$SCRATCH/vng.sh"
+	( cd "$dir" && bash -eux "$SCRATCH/vng.sh" ) > "$log" 2>&1 < /dev/null || status=$?
+	rm -rf "$dir"
+	cat "$log"
+	awk -f "$ROOT/scripts/lib/ktap.awk" "$log" >> "$COW_RESULTS"
+	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
+}
