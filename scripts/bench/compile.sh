@@ -88,14 +88,9 @@ compile_headers()
 count_compile()
 {
 	local config=$1 dir=$2 build='PATH=/usr/bin:/bin make -s -C /src'
-	mkdir -p "$dir"
 	begin_job
 	set_sysctl cow_precopy "$([ "$config" = off ] && echo 0 || echo 1)"
 	section warm sh -c "$build && rm /src/*.o"
 	section counted sh -c "/marked env $build"
-	# shellcheck disable=SC2034 # for start_guest
-	QEMU_EXTRA=(-plugin "$(qemu_value "$INSN_PLUGIN"),out=$(qemu_value "$dir/counts")")
-	run_job "$dir"
-	# shellcheck disable=SC2034 # for start_guest
-	QEMU_EXTRA=()
+	run_counted_job "$dir"
 }

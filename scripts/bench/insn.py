@@ -61,6 +61,16 @@ def read_counts(path):
     return [(key, int(count)) for key, count in map(str.split, read_text(path).splitlines())]
 
 
+def complete_counts(folder):
+    """As read_counts(), of a plugin that has come to its end."""
+    path = os.path.join(folder, "counts")
+    counts = read_counts(path)
+    if TOTAL not in dict(counts):
+        raise BadInput(f"the plugin left no complete result: {path}\n"
+                       + last_line(os.path.join(folder, "qemu.log")))
+    return counts
+
+
 def count_functions(map_path, counts):
     """Pairs of a count and a function's name, the largest first."""
     addresses, names = read_map(map_path)
@@ -124,17 +134,13 @@ def sums_of(row, total):
 
 def check(args):
     """Write functions and sums; the two totals must agree."""
-    counts_path = os.path.join(args.dir, "counts")
     row = read_row(os.path.join(args.dir, "row.out"))
     test = f"profile:{args.spec}"
     if "skipped" in row:
         write_results(args.results, [("skip", test, row["skipped"])])
         return SKIPPED
-    counts = read_counts(counts_path)
+    counts = complete_counts(args.dir)
     known = dict(counts)
-    if TOTAL not in known:
-        raise BadInput(f"the plugin left no complete result: {counts_path}\n"
-                       + last_line(os.path.join(args.dir, "qemu.log")))
     if not known.get("parts"):
         raise BadInput(f"{args.spec} has no part that is marked to be counted "
                        "(workloads with several threads have none)")
@@ -279,27 +285,26 @@ def print_json(args):
 # compile: the kernel's share of a program, without and with copying ahead
 #
 
-def kernel_and_user(folder):
-    counts = dict(read_counts(os.path.join(folder, "counts")))
-    if TOTAL not in counts or not counts.get("parts"):
-        raise BadInput(f"the plugin left no complete result: {folder}/counts\n"
-                       + last_line(os.path.join(folder, "qemu.log")))
-    user = counts.get("user", 0)
-    return counts[TOTAL] - user, user
+def kernel_and_user(counts):
+    known = dict(counts)
+    if not known.get("parts"):
+        raise BadInput("no part of the compile is marked to be counted")
+    user = known.get("user", 0)
+    return known[TOTAL] - user, user
 
 
-def cow_share(map_path, folder, kernel):
+def cow_share(map_path, counts, kernel):
     """The largest function of mm/cow*, in per cent of the kernel's instructions."""
-    functions = count_functions(map_path, read_counts(os.path.join(folder, "counts")))
-    count, name = next(((count, name) for count, name in functions
+    count, name = next(((count, name) for count, name in count_functions(map_path, counts)
                         if name.startswith(("cow_", "__cow_"))), (0, "none"))
     return name, 100 * count / kernel
 
 
 def compare_compile(args):
     """What the second folder has more than the first must be within the limit."""
-    (off, off_user), (on, on_user) = map(kernel_and_user, (args.off, args.on))
-    name, share = cow_share(args.map, args.on, on)
+    counts_off, counts_on = map(complete_counts, (args.off, args.on))
+    (off, off_user), (on, on_user) = map(kernel_and_user, (counts_off, counts_on))
+    name, share = cow_share(args.map, counts_on, on)
     ratio = on / off
     print(f"{'':<20} {'kernel':>14} {'user':>14}")
     print(f"{'off':<20} {off:14} {off_user:14}")

@@ -109,12 +109,19 @@ qemu_value()
 count_instructions()
 {
 	local workload=${1%:*} config=${1#*:} dir=$2
-	mkdir -p "$dir"
-	rm -f "$dir/counts"
 	begin_job
 	# Status 4: all was skipped, with the reason in the row.
 	section row sh -c "/$BENCH_PROGRAM --workload $workload --config $config \
 		--size 16M --repeat 2 --mode icount --json || [ \$? -eq 4 ]"
+	run_counted_job "$dir"
+}
+
+# run_counted_job DIR: run_job, with the plugin, which leaves DIR/counts
+run_counted_job()
+{
+	local dir=$1
+	mkdir -p "$dir"
+	rm -f "$dir/counts"
 	# shellcheck disable=SC2034 # for start_guest
 	QEMU_EXTRA=(-plugin "$(qemu_value "$INSN_PLUGIN"),out=$(qemu_value "$dir/counts")")
 	run_job "$dir"

@@ -11,6 +11,8 @@
 #	leg NAME	by this leg of check --all
 #	all ARGS	by the leg "commands of the README" of check --all
 #	by-hand REASON	by nobody
+#
+# At the end are the commands for virtme-ng, which scripts/README.md has.
 
 documented_commands()
 {

@@ -150,7 +150,6 @@ test_insn_check()
 	insn_check 4 && want_same "$(tail -n 1 "$results")" $'skip\tprofile:seq:off\trefused'
 }
 
-# The plugin builds without a warning and loads; a QEMU that loads none is named.
 # The kernel's instructions are all but those of user space.
 test_insn_compile()
 {
@@ -170,6 +169,7 @@ test_insn_compile()
 		grep -q 'no complete result' "$OUT"
 }
 
+# The plugin builds without a warning and loads; a QEMU that loads none is named.
 test_insn_plugin()
 {
 	local bin=$SCRATCH/insn.bin
