@@ -153,7 +153,7 @@ test_gate_selftest_ended()
 	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
-	fake_check form-long '#' 61.75
+	fake_check form-long '#' 661.75
 	{
 		printf '%s\n' 'Submission: a name' 'Base: base' 'Run: form-long' 'Verdict: pass' ''
 		other_change
@@ -161,14 +161,14 @@ test_gate_selftest_ended()
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
 		bash "$BOX/scripts/cmd/gate" --selftest --base 6.12 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
-	for ((i = 0; i < 600; i++)); do
+	for ((i = 0; i < 3000; i++)); do
 		[ ! -s "$BEGUN" ] || break
 		sleep 0.1
 	done
 	kill -TERM "$pid"
 	wait "$pid" || status=$?
 	want_same "$(wc -l < "$BEGUN")" 1 && want_same "$status" 143 || return
-	want_same "$(pgrep -f 'sleep 61.75' | wc -l)" 0
+	want_ended 'sleep 661.75'
 }
 
 # A guest whose job prints nothing is stopped, whatever its console repeats; one that

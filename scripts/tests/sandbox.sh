@@ -165,3 +165,15 @@ want_same()
 {
 	[ "$1" = "$2" ] || complain "'$1' is not '$2'"
 }
+
+# want_ended PATTERN: no process with such a command is left, soon; on a busy host a signal
+# takes its time
+want_ended()
+{
+	local i
+	for ((i = 0; i < 600; i++)); do
+		pgrep -f "$1" > /dev/null || return 0
+		sleep 0.1
+	done
+	complain "still runs: $(pgrep -af "$1" | head -n 1)"
+}
