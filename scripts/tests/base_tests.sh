@@ -139,38 +139,3 @@ test_ktap()
 		want_same "${file##*/}: $got" "${file##*/}: $want" || return
 	done
 }
-
-# fake_legs COMMAND: legs of check that depend on each other, and COMMAND
-fake_legs()
-{
-	cat > "$BOX/scripts/tests/legs.sh" <<-END
-	host_legs()
-	{
-		leg host timeout 300 sh -c "until [ -e $SCRATCH/guest.began ]; do sleep 0.1; done"
-	}
-	kernel_legs()
-	{
-		guest_leg guest sh -c "touch $SCRATCH/guest.began; echo wrong; exit 1"
-		leg later true
-	}
-	newest_kernel_legs() { :; }
-	default_kernel_legs() { $1; }
-	END
-	rm -f "$SCRATCH/guest.began"
-}
-
-# Two legs at a time, one of them with a guest; the results are those of all. A queue that
-# cannot go on is a failure, whatever the other one does.
-test_check_queues()
-{
-	make_sandbox
-	fake_legs :
-	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
-	want_output '^FAIL guest' && want_output 'wrong' && want_output '^PASS host' &&
-	want_output '^2 passed, 1 failed, 0 skipped' &&
-	want_same "$(cut -f 1,2 "$BOX"/build/logs/*-check*/results | sort | tr '\t\n' ' ,')" \
-		'fail guest:status,pass host:all,pass later:all,' || return
-	fake_legs '[ "$QUEUE" != others ] || exit 3'
-	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
-	want_output 'check could not go on .status 3.'
-}
