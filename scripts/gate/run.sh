@@ -39,12 +39,13 @@ check_key()
 	} | sha256sum | cut -c1-16
 }
 
-# host_tools: the versions of the compiler and of the packages that any check may run or
-# copy into a guest, with libraries
+# host_tools: the versions of the compiler, of QEMU, and of the packages that any check may
+# run or copy into a guest, with libraries
 host_tools()
 {
 	local MORE_PACKAGES=
-	head -qn 1 <(gcc --version) <(ld --version)
+	need_qemu x86_64
+	head -qn 1 <(gcc --version) <(ld --version) <("${QEMU[@]}" --version)
 	{ host_packages; echo 'bpftrace bpftrace'; echo 'libc libc6'; } | package_versions
 }
 

@@ -162,6 +162,28 @@ apt_conf()
 	esac
 }
 
+# package_field SUITE PACKAGE FIELD: nothing if there is no such package
+package_field()
+{
+	{ apt_do "$1" apt-cache show --no-all-versions "$2" 2> /dev/null || true; } |
+		sed -n "s/^$3: //p"
+}
+
+# download_packages SUITE DIR PACKAGE...
+download_packages()
+{
+	( cd "$2" && apt_do "$1" apt-get download "${@:3}" )
+}
+
+# unpack_packages DIR: those of DIR/tmp, into DIR/root
+unpack_packages()
+{
+	local deb
+	for deb in "$1"/tmp/*.deb; do
+		dpkg-deb -x "$deb" "$1/root" || return
+	done
+}
+
 # kernel_is_served: does the mirror have the selected kernel's package? If not, WHY_NOT
 # is the message.
 kernel_is_served()

@@ -298,6 +298,8 @@ scratch()
 . "$ROOT/scripts/lib/initramfs.sh"
 # shellcheck source=scripts/lib/image.sh
 . "$ROOT/scripts/lib/image.sh"
+# shellcheck source=scripts/lib/qemu.sh
+. "$ROOT/scripts/lib/qemu.sh"
 # shellcheck source=scripts/lib/guest.sh
 . "$ROOT/scripts/lib/guest.sh"
 # shellcheck source=scripts/lib/results.sh

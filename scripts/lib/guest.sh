@@ -18,7 +18,7 @@ accelerator()
 		echo tcg,thread=multi
 		return
 	fi
-	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
+	boot=$(boot_id)
 	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
 		echo "$boot $(probe_kvm)" > "$answer"
 	fi
@@ -94,19 +94,24 @@ QEMU_BASE=(-nodefaults -display none -no-reboot -m 2G)
 # What a command adds to QEMU's arguments.
 QEMU_EXTRA=()
 
-# image_accelerator: a distribution's kernel patches its code all the time, which TCG
-# only survives with one thread for all CPUs (see emulator_slipped)
-image_accelerator()
+# guest_accelerator: with an old QEMU, one thread for all CPUs of a distribution's kernel,
+# which patches its code all the time (see qemu.sh)
+guest_accelerator()
 {
-	[ -z "$IMAGE" ] || ! accelerator | grep -q tcg || { echo tcg,thread=single; return; }
-	accelerator
+	local answer
+	answer=$(accelerator)
+	if [ -n "$IMAGE" ] && [ "$answer" != kvm ] && is_old_qemu "${QEMU[@]}"; then
+		answer=tcg,thread=single
+	fi
+	echo "$answer"
 }
 
-# guest_machine: sets MACHINE, QEMU's arguments for the CPUs. With ICOUNT set, the
+# guest_machine: sets QEMU, and MACHINE, its arguments for the CPUs. With ICOUNT set, the
 # guest's clock counts instructions: one is one nanosecond, and two runs agree.
 guest_machine()
 {
 	if [ -n "$ICOUNT" ]; then
+		host_qemu "$ARCH"
 		MACHINE=(-smp 1 -accel 'tcg,thread=single' -icount 'shift=0,sleep=off')
 		case "$ARCH" in
 		arm64) MACHINE+=(-machine virt -cpu 'max,pauth-impdef=on') ;;
@@ -114,7 +119,8 @@ guest_machine()
 		esac
 		return
 	fi
-	MACHINE=(-smp '2,sockets=2' -accel "$(image_accelerator)")
+	need_qemu "$ARCH"
+	MACHINE=(-smp '2,sockets=2' -accel "$(guest_accelerator)")
 	case "$ARCH-$(accelerator)" in
 	# with memory for tags; pauth-impdef: signed pointers without a cipher
 	arm64-*) MACHINE+=(-machine 'virt,mte=on' -cpu 'max,pauth-impdef=on') ;;
@@ -159,7 +165,7 @@ host_tsc_khz()
 {
 	local answer=$BUILD/tsc-khz boot
 	[ "$(uname -m)" = x86_64 ] || return 0
-	boot=$(cat /proc/sys/kernel/random/boot_id 2> /dev/null || echo unknown)
+	boot=$(boot_id)
 	if [ "$(cut -d' ' -f1 "$answer" 2> /dev/null)" != "$boot" ]; then
 		gcc -O2 -o "$SCRATCH/tsc_khz" "$ROOT/fixtures/qemu/tsc_khz.c" || return 0
 		echo "$boot $("$SCRATCH/tsc_khz")" > "$answer"
@@ -191,7 +197,7 @@ start_guest()
 	x86_64|arm64)
 		guest_machine
 		guest_lines console job status
-		setsid "$ROOT/scripts/lib/with-realtime-priority" "${ARCH_QEMU[$arch]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
+		setsid "$ROOT/scripts/lib/with-realtime-priority" "${QEMU[@]}" "${QEMU_BASE[@]}" "${MACHINE[@]}" "${QEMU_EXTRA[@]}" \
 			${GDB:+-s -S} \
 			-kernel "$KERNEL_IMAGE" -initrd "$initramfs" \
 			-append "$(kernel_arguments "$arch")" \
@@ -335,12 +341,8 @@ judge_guest()
 	esac
 }
 
-# emulator_slipped CONSOLE: did QEMU run stale code?
-#
-# The kernel patches its code by way of an int3. With several threads, TCG may still
-# run that int3 from its translation cache after the kernel has removed it. The
-# configuration patches little (no CONFIG_JUMP_LABEL), but trace events do. A kernel
-# without kprobes has no other cause for this oops. Under KVM it would be a bug.
+# emulator_slipped CONSOLE: did an old QEMU run an int3 that was gone (see qemu.sh)? A
+# kernel without kprobes has no other cause for this oops. Under KVM it would be a bug.
 emulator_slipped()
 {
 	[ "$(accelerator)" != kvm ] && grep -q '^\[ *[0-9.]*\] Oops: int3: ' "$1"

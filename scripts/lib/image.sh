@@ -160,9 +160,9 @@ fetch_image()
 	rm -rf "$dir"
 	mkdir -p "$dir/tmp"
 	mapfile -t parts < <(image_parts "$suite" "$package")
-	step "downloading $package $version" apt.log download_image "$suite" "$dir/tmp" "${parts[@]}" ||
+	step "downloading $package $version" apt.log download_packages "$suite" "$dir/tmp" "${parts[@]}" ||
 		die "$package could not be downloaded"
-	step "unpacking $package" apt.log unpack_image "$dir" ||
+	step "unpacking $package" apt.log unpack_packages "$dir" ||
 		die "$package could not be unpacked"
 	rm -rf "$dir/tmp"
 	echo "$package $version" > "$dir/version"
@@ -176,32 +176,12 @@ image_parts()
 	package_field "$1" "$2" Depends | grep -oE 'linux-(base|binary|modules)-[0-9][^ ,]+' || true
 }
 
-download_image()
-{
-	( cd "$2" && apt_do "$1" apt-get download "${@:3}" )
-}
-
-unpack_image()
-{
-	local deb
-	for deb in "$1"/tmp/*.deb; do
-		dpkg-deb -x "$deb" "$1/root" || return
-	done
-}
-
 # real_package SUITE PACKAGE: linux-image-cloud-amd64 stands for the newest of its kind
 real_package()
 {
 	local depends
 	depends=$(package_field "$1" "$2" Depends | sed -n 's/.*\<\(linux-image-[^ ,]*\).*/\1/p')
 	echo "${depends:-$2}"
-}
-
-# package_field SUITE PACKAGE FIELD: nothing if there is no such package
-package_field()
-{
-	{ apt_do "$1" apt-cache show --no-all-versions "$2" 2> /dev/null || true; } |
-		sed -n "s/^$3: //p"
 }
 
 # modules_archive ROOT ARCHIVE: IMAGE_MODULES with what they depend on, and the list of

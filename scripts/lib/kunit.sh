@@ -56,6 +56,8 @@ qemu_wrapper()
 {
 	local qemu=${ARCH_QEMU[$2]-}
 	[ -n "$qemu" ] || return 0
+	need_qemu "$2"
+	QEMU[0]=$(type -P "${QEMU[0]}")
 	mkdir -p "$1"
 	cat > "$1/$qemu" <<-END
 	#!/bin/bash
@@ -66,7 +68,7 @@ qemu_wrapper()
 		*) arguments+=("\$1"); shift ;;
 		esac
 	done
-	exec "$ROOT/scripts/lib/with-realtime-priority" "$(type -P "$qemu")" "\${arguments[@]}"
+	exec "$ROOT/scripts/lib/with-realtime-priority" ${QEMU[@]@Q} "\${arguments[@]}"
 	END
 	chmod +x "$1/$qemu"
 }
