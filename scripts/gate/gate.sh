@@ -9,6 +9,8 @@ GATE_GROUPS="form build behaviour sanitizers mutants numbers"
 
 # shellcheck source=scripts/lib/hash.sh
 . "$ROOT/scripts/lib/hash.sh"
+# shellcheck source=scripts/lib/queues.sh
+. "$ROOT/scripts/lib/queues.sh"
 # shellcheck source=scripts/gate/checks.sh
 . "$ROOT/scripts/gate/checks.sh"
 # shellcheck source=scripts/gate/changes.sh

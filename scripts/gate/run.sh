@@ -65,8 +65,8 @@ package_versions()
 }
 
 #
-# Two queues of checks, run side by side: a guest leaves half of two cores to a compiler.
-# One has those that work on the gate's own tree, the other all the rest.
+# Two queues of checks. One has those that work on the gate's own tree, the other all
+# the rest.
 #
 
 run_checks()
@@ -85,9 +85,10 @@ run_checks()
 			others+=("$name")
 		fi
 	done
-	start_queue "${in_tree[@]}"
-	start_queue "${others[@]}"
-	wait_for_queues
+	[ ${#in_tree[@]} -eq 0 ] || start_queue run_queue "${in_tree[@]}"
+	[ ${#others[@]} -eq 0 ] || start_queue run_queue "${others[@]}"
+	# a check without a verdict says so in the report
+	wait_for_queues "the gate" || true
 	gate_report collect "$LOGS/gate.json" "$G_DIR/results" "$LOGS/ended" "${CHECKS[@]}"
 	gate_report results "$LOGS/gate.json" >> "$RESULTS"
 }
@@ -98,74 +99,10 @@ uses_gate_tree()
 	[ "$(check_field "$1" Tree)" = gate ] || { [ "$G_KIND" != own ] && [ "$(check_group "$1")" != form ]; }
 }
 
-# By process id, which is that of a process group, too
-declare -A QUEUES=()
-
-# start_queue NAME...: in a process group, which is ended as a whole
-start_queue()
-{
-	[ $# -gt 0 ] || return 0
-	set -m
-	run_queue "$@" &
-	set +m
-	QUEUES[$!]=1
-}
-
-# wait_for_queues: until both have ended, or one that was killed
-wait_for_queues()
-{
-	local ended status=0
-	start_ticker "the gate" "$SECONDS"
-	while [ ${#QUEUES[@]} -gt 0 ] && [ "$status" -eq 0 ]; do
-		wait -n -p ended "${!QUEUES[@]}" || status=$?
-		# of one that was killed, the check still runs: end_queues
-		[ "$status" -ne 0 ] || unset "QUEUES[$ended]"
-	done
-	end_queues
-	stop_ticker
-	leave_if_interrupted "$status"
-	[ "$status" -eq 0 ] || say "the gate could not go on (status $status)"
-}
-
-# leave_if_interrupted STATUS: a signal to a part of the gate is for all of it
-leave_if_interrupted()
-{
-	case "$1" in
-	130|143) leave "$1" ;;
-	esac
-}
-
-# end_queues: with the check that each of them runs
-end_queues()
-{
-	local tries
-	for ((tries = 0; tries < 20; tries++)); do
-		# again after 3 s: a process that was just being started may have missed it
-		[ $((tries % 10)) -ne 0 ] || signal_queues TERM || break
-		sleep 0.3
-		signal_queues 0 || break
-	done
-	QUEUES=()
-}
-
-# signal_queues SIGNAL: status 1 if there is none left
-signal_queues()
-{
-	local queue status=1
-	for queue in "${!QUEUES[@]}"; do
-		! kill "-$1" -- "-$queue" 2> /dev/null || status=0
-	done
-	return "$status"
-}
-
-at_exit end_queues
-
 # run_queue NAME...: each of them, or what is known of it
 run_queue()
 {
 	local name
-	# once the check that runs has ended, which has had the signal as well
-	trap 'exit 143' TERM
 	for name; do
 		# the gate itself was killed
 		kill -0 $$ 2> /dev/null || exit
@@ -178,12 +115,6 @@ run_queue()
 		fi
 		printf '%s\t%s\n' "$name" "$G_RESULT" >> "$LOGS/ended"
 	done
-}
-
-# clear_ticker: the line with the elapsed time, for what is printed next
-clear_ticker()
-{
-	! is_terminal || printf '\r\033[K' >&2
 }
 
 # What a check's own process needs to know

@@ -129,6 +129,54 @@ test_emulator_slip()
 	done
 }
 
+# fake_qemu DIR VERSION
+fake_qemu()
+{
+	mkdir -p "$1"
+	printf '#!/bin/sh\necho "QEMU emulator version %s (Debian)"\n' "$2" > "$1/qemu-system-x86_64"
+	chmod +x "$1/qemu-system-x86_64"
+}
+
+# fake_backports DIR VERSION: an apt archive below DIR whose backports serve that QEMU
+fake_backports()
+{
+	local archive=$1 codename package dir
+	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+	dir=$archive/dists/$codename-backports/main/binary-$(dpkg --print-architecture)
+	mkdir -p "$dir" "$archive/pool" "$archive/etc"
+	fake_qemu "$archive/qemu-system-x86/usr/bin" "$2"
+	for package in "${QEMU_PACKAGES[@]}"; do
+		mkdir -p "$archive/$package/DEBIAN"
+		printf '%s\n' "Package: $package" "Version: $2" "Architecture: all" \
+			"Maintainer: nobody <nobody@localhost>" "Description: QEMU" > "$archive/$package/DEBIAN/control"
+		dpkg-deb --root-owner-group -b "$archive/$package" "$archive/pool/${package}_$2_all.deb" > /dev/null
+	done
+	( cd "$archive" && dpkg-scanpackages -m pool /dev/null > "$dir/Packages" ) 2> /dev/null
+	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
+}
+
+# qemu_version_of_guests: that which need_qemu chooses
+qemu_version_of_guests()
+{
+	( PATH=$SCRATCH/bin:$PATH BUILD=$SCRATCH/build APT_SOURCES=$SCRATCH/qemu/etc
+	  need_qemu x86_64 && "${QEMU[@]}" --version | awk '{ print $4 }' ) 2> "$OUT"
+}
+
+# An old QEMU of the host gives way to that of the backports, if it can be had.
+test_old_qemu()
+{
+	fake_qemu "$SCRATCH/bin" 8.1.0
+	want_same "$(qemu_version_of_guests)" 8.1.0 && want_same "$(cat "$OUT")" "" || return
+	fake_qemu "$SCRATCH/bin" 7.2.22
+	want_same "$(qemu_version_of_guests)" 7.2.22 && want_output 'cannot be had' &&
+	want_same "$(qemu_version_of_guests)" 7.2.22 && want_same "$(cat "$OUT")" "" || return
+	fake_backports "$SCRATCH/qemu" 10.0.2
+	want_same "$(qemu_version_of_guests)" 7.2.22 || return
+	rm -r "$SCRATCH/build/qemu"
+	want_same "$(qemu_version_of_guests)" 10.0.2 && want_output 'downloading' &&
+	want_same "$(qemu_version_of_guests)" 10.0.2 && want_same "$(cat "$OUT")" ""
+}
+
 test_ktap()
 {
 	local file want got
@@ -138,4 +186,39 @@ test_ktap()
 			awk -F '\t' '{ n[$1]++ } END { printf "%d passed, %d failed, %d skipped\n", n["pass"], n["fail"], n["skip"] }')
 		want_same "${file##*/}: $got" "${file##*/}: $want" || return
 	done
+}
+
+# fake_legs COMMAND: legs of check that depend on each other, and COMMAND
+fake_legs()
+{
+	cat > "$BOX/scripts/tests/legs.sh" <<-END
+	host_legs()
+	{
+		leg host timeout 300 sh -c "until [ -e $SCRATCH/guest.began ]; do sleep 0.1; done"
+	}
+	kernel_legs()
+	{
+		guest_leg guest sh -c "touch $SCRATCH/guest.began; echo wrong; exit 1"
+		leg later true
+	}
+	newest_kernel_legs() { :; }
+	default_kernel_legs() { $1; }
+	END
+	rm -f "$SCRATCH/guest.began"
+}
+
+# Two legs at a time, one of them with a guest; the results are those of all. A queue that
+# cannot go on is a failure, whatever the other one does.
+test_check_queues()
+{
+	make_sandbox
+	fake_legs :
+	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
+	want_output '^FAIL guest' && want_output 'wrong' && want_output '^PASS host' &&
+	want_output '^2 passed, 1 failed, 0 skipped' &&
+	want_same "$(cut -f 1,2 "$BOX"/build/logs/*-check*/results | sort | tr '\t\n' ' ,')" \
+		'fail guest:status,pass host:all,pass later:all,' || return
+	fake_legs '[ "$QUEUE" != others ] || exit 3'
+	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
+	want_output 'check could not go on .status 3.'
 }

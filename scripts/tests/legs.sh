@@ -27,7 +27,7 @@ kernel_legs()
 {
 	local k=$K_NAME
 	leg "$k: KUnit on UML" ours kunit --kernel "$K_CHOICE"
-	leg "$k: kselftests on x86_64" ours kselftest --kernel "$K_CHOICE"
+	guest_leg "$k: kselftests on x86_64" ours kselftest --kernel "$K_CHOICE"
 	leg "$k: mutants apply" mutants_apply
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests x86_64
@@ -73,11 +73,14 @@ IMAGE_OF_CI=linux-image-cloud-amd64
 default_kernel_legs()
 {
 	local k=$K_NAME
-	leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
-	leg "$k: bpftrace by the trace event" scripts_by_event
+	guest_leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
+	guest_leg "$k: bpftrace by the trace event" scripts_by_event
 	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE_CHECKS" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
-		leg "$k: quick submissions" ours gate --selftest --quick --base "$K_CHOICE"
+		guest_leg "$k: quick submissions, by their tests" ours gate --selftest --quick \
+			--filter 'plain-*' --base "$K_CHOICE"
+		leg "$k: quick submissions, by their form" ours gate --selftest --quick \
+			--filter '[!p]* p[!l]*' --base "$K_CHOICE"
 		leg "$k: changed mutants" ours mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
 			--kernel "$K_CHOICE"
 		return
