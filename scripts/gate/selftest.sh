@@ -21,11 +21,7 @@ submission_files()
 {
 	local file
 	for file in "$ROOT"/fixtures/submissions/*.mbox "$ROOT"/fixtures/submissions/*.diff; do
-		# shellcheck disable=SC2254 # a glob on purpose
-		case "$(submission_name "$file")" in
-		${FILTER:-*}) ;;
-		*) continue ;;
-		esac
+		chosen_by_filter "$(submission_name "$file")" || continue
 		[ -z "$QUICK" ] || [ "$(submission_field "$file" Quick)" = yes ] || continue
 		echo "$file"
 	done

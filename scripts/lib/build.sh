@@ -26,10 +26,20 @@ make_flags()
 	[ -z "$cross" ] || MAKE_FLAGS+=("CROSS_COMPILE=$cross")
 }
 
-# with_idle_priority COMMAND...: only when nothing else wants the CPU, least of all a guest
-with_idle_priority()
+# with_low_priority COMMAND...: guests come first. Where they have no real-time priority,
+# only when nothing else wants the CPU: beside a compiler at nice 10, too, they are slow.
+with_low_priority()
 {
-	chrt --idle 0 "$@"
+	if guests_have_realtime; then
+		nice "$@"
+	else
+		chrt --idle 0 "$@"
+	fi
+}
+
+guests_have_realtime()
+{
+	[ -z "${COW_NO_REALTIME-}" ] && chrt --rr 1 true 2> /dev/null
 }
 
 # kmake TREE OUT ARCH TARGET...
@@ -37,7 +47,7 @@ kmake()
 {
 	local tree=$1 out=$2 arch=$3
 	shift 3
-	with_idle_priority make -s -C "$tree" O="$out" ARCH="$arch" "${MAKE_FLAGS[@]}" -j"$JOBS" "$@"
+	with_low_priority make -s -C "$tree" O="$out" ARCH="$arch" "${MAKE_FLAGS[@]}" -j"$JOBS" "$@"
 }
 
 # fragments ARCH: the files whose options make up the configuration

@@ -78,7 +78,7 @@ install_selftests()
 
 make_selftests()
 {
-	with_idle_priority make -s -C "$1/tools/testing/selftests" O="$2/build" TARGETS=cow FORCE_TARGETS=1 \
+	with_low_priority make -s -C "$1/tools/testing/selftests" O="$2/build" TARGETS=cow FORCE_TARGETS=1 \
 		ARCH="$3" CROSS_COMPILE="${ARCH_CROSS[$3]-}" \
 		SKIP_TARGETS='' INSTALL_PATH="$2/install" -j"$JOBS" install
 }
