@@ -165,6 +165,7 @@ qemu_version_of_guests()
 # An old QEMU of the host gives way to that of the backports, if it can be had.
 test_old_qemu()
 {
+	OUT=$SCRATCH/output
 	fake_qemu "$SCRATCH/bin" 8.1.0
 	want_same "$(qemu_version_of_guests)" 8.1.0 && want_same "$(cat "$OUT")" "" || return
 	fake_qemu "$SCRATCH/bin" 7.2.22
