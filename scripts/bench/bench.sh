@@ -157,7 +157,7 @@ write_about()
 machine_text()
 {
 	guest_machine
-	"${ARCH_QEMU[$ARCH]}" --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/QEMU \1/p' | tr '\n' ' '
+	"${QEMU[@]}" --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/QEMU \1/p' | tr '\n' ' '
 	echo "${MACHINE[*]}"
 }
 
