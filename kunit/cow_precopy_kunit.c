@@ -287,7 +287,10 @@ static void copies_are_on_the_lru(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_zones_stub);
+	/* The folio is charged: its memory cgroup stays. */
+	rcu_read_lock();
 	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
+	rcu_read_unlock();
 	read_lru_sizes(lruvec, &before);
 	cowt_write_fault(test, FAULT);
 	read_lru_sizes(lruvec, &after);
