@@ -60,7 +60,7 @@ boot_id()
 # fetch_qemu: BUILD/qemu/root has it, BUILD/qemu/version its version
 fetch_qemu()
 {
-	local dir=$BUILD/qemu version
+	local dir=$BUILD/qemu root=$BUILD/qemu/root version program
 	SUITE_OF_QEMU=$(. /etc/os-release && echo "${VERSION_CODENAME-}-backports")
 	rm -rf "$dir"
 	mkdir -p "$dir/tmp"
@@ -72,7 +72,7 @@ fetch_qemu()
 		download_packages "$SUITE_OF_QEMU" "$dir/tmp" "${QEMU_PACKAGES[@]}" &&
 	step "unpacking ${QEMU_PACKAGES[0]}" apt.log unpack_packages "$dir" || return
 	rm -rf "$dir/tmp"
-	! is_old_qemu "$dir/root/usr/bin/${QEMU[0]}" &&
-		"$dir/root/usr/bin/${QEMU[0]}" --version > /dev/null 2>&1 || return
+	program=$root/usr/bin/${QEMU[0]}
+	"$program" --version > /dev/null 2>&1 && ! is_old_qemu "$program" || return
 	echo "$version" > "$dir/version"
 }

@@ -117,7 +117,7 @@ test_realtime_priority()
 test_emulator_slip()
 {
 	local file
-	echo "$(cat /proc/sys/kernel/random/boot_id) no" > "$SCRATCH/kvm-probe"
+	echo "$(boot_id) no" > "$SCRATCH/kvm-probe"
 	for file in "$ROOT"/fixtures/consoles/*.log; do
 		if ( BUILD=$SCRATCH && emulator_slipped "$file" ); then
 			[ "${file##*/}" = splat-emulator-int3.log ] ||
