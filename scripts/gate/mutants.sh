@@ -11,20 +11,13 @@ need_own_series()
 	[ "$G_KIND" = own ] || not_applicable "the mutants are of our own series"
 }
 
-# killed_mutants: the folder that remembers the mutants that were killed with everything
-# else unchanged: after a change to one, or an interrupted gate, only the rest runs.
-killed_mutants()
-{
-	echo "$G_DIR/mutants/$(check_key mutants-all ':!fixtures/mutants')"
-}
-
-# run_mutants GLOBS: if that is empty, all but the pending ones. A skipped mutant is a warning.
+# run_mutants GLOBS: a skipped mutant is a warning
 run_mutants()
 {
 	local globs=$1 status=0 results
 	results=$(mktemp "$SCRATCH/mutants.XXX")
-	COW_RESULTS=$results COW_KILLED=$(killed_mutants) bash "$ROOT/scripts/cmd/mutants" \
-		--kernel "$(own_kernel)" --jobs "$JOBS" ${globs:+--filter "$globs"} || status=$?
+	COW_RESULTS=$results bash "$ROOT/scripts/cmd/mutants" \
+		--kernel "$(own_kernel)" --jobs "$JOBS" --filter "$globs" || status=$?
 	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
 	[ -s "$results" ] || die "the mutants left no result"
 	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | fail_each ""

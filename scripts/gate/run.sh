@@ -25,8 +25,7 @@ shared_files()
 	check_field "$1" Uses | tr -s ' ' '\n'
 }
 
-# check_key NAME [PATHSPEC]: the submission, the check, what it uses (less what PATHSPEC
-# excludes), and the tools of this host
+# check_key NAME: the submission, the check, what it uses, and the tools of this host
 check_key()
 {
 	local name=$1 files
@@ -35,7 +34,7 @@ check_key()
 		echo "$SUBMISSION_KEY $TIMEOUT"
 		tools_of "$name"
 		sha256sum < "$CHECKS_DIR/$name"
-		worktree_hash "${files[@]}" "${@:2}"
+		worktree_hash "${files[@]}"
 	} | sha256sum | cut -c1-16
 }
 
@@ -65,8 +64,8 @@ package_versions()
 }
 
 #
-# Two queues of checks. One has those that work on the gate's own tree, the other all
-# the rest.
+# Two queues of checks. One has those that work on the gate's own tree, most of which
+# compile, the other all the rest, most of which boot guests with several CPUs.
 #
 
 run_checks()
@@ -79,7 +78,7 @@ run_checks()
 	mkdir -p "$G_DIR/results"
 	: > "$LOGS/ended"
 	for name in "${CHECKS[@]}"; do
-		if [ "$JOBS" -eq 1 ] || uses_gate_tree "$name"; then
+		if [ "$JOBS" -eq 1 ] || is_beside_guests "$name"; then
 			in_tree+=("$name")
 		else
 			others+=("$name")
@@ -91,6 +90,12 @@ run_checks()
 	wait_for_queues "the gate" || true
 	gate_report collect "$LOGS/gate.json" "$G_DIR/results" "$LOGS/ended" "${CHECKS[@]}"
 	gate_report results "$LOGS/gate.json" >> "$RESULTS"
+}
+
+# is_beside_guests NAME: it uses the gate's tree, or says so
+is_beside_guests()
+{
+	uses_gate_tree "$1" || [ "$(check_field "$1" Queue)" = builds ]
 }
 
 # uses_gate_tree NAME: a submission that is not our own series has no other tree

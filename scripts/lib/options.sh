@@ -330,9 +330,10 @@ set_option()
 	--append)
 		APPEND=$2 ;;
 	--debug)
-		[ -f "$ROOT/fixtures/config/debug-$2.config" ] ||
-			die "--debug '$2' is not known: kasan, kcsan or lockdep"
-		DEBUG=$2 ;;
+		case "$2" in
+		kasan|kcsan|lockdep|kasan,lockdep|kcsan,lockdep) DEBUG=$2 ;;
+		*) die "--debug '$2' is not known: kasan, kcsan or lockdep, or kasan,lockdep" ;;
+		esac ;;
 	esac
 }
 

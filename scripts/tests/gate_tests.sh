@@ -75,7 +75,7 @@ test_gate_queues()
 	# It ends after the other queue, however busy the host is.
 	fake_check form-long '#' "0; timeout 300 sh -c \"until grep -q 'build-two ends' '$BEGUN'; do sleep 0.1; done\""
 	fake_check build-one '# Tree: gate' 0.3
-	fake_check build-two '# Tree: gate' 0.3 'fail "that is wrong"'
+	fake_check build-two '# Queue: builds' 0.3 'fail "that is wrong"'
 	fake_check numbers-first '#' 0.1 'warn "look at that"'
 	fake_check numbers-last '#' 0.1 'die "no compiler"'
 	box gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return

@@ -49,6 +49,14 @@ newest_kernel_legs()
 	leg "$K_NAME: form and warnings" ours gate --quick --skip 'behaviour-*,mutants-*' --no-verdict --base "$K_CHOICE"
 	[ -n "$ALL" ] || return 0
 	leg "$K_NAME: gate" ours gate --base "$K_CHOICE"
+	leg "$K_NAME: all mutants" all_mutants
+}
+
+# Those that were killed are remembered, until anything but a mutant changes.
+all_mutants()
+{
+	COW_KILLED=$K_DIR/mutants/$(worktree_hash "${HASHED[@]}" ':!fixtures/mutants' ':!fixtures/mutants.verified') \
+		ours mutants --kernel "$K_CHOICE"
 }
 
 # A mutant that no longer applies is found before its turn comes.
@@ -101,7 +109,7 @@ default_kernel_legs()
 	leg_with vng "$k: virtme-ng" virtme_ng
 	leg "$k: commands of the README" documented_leg
 	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
-	leg "$k: all mutants" ours mutants --kernel "$K_CHOICE"
+	leg "$k: all mutants" all_mutants
 	leg "$k: templates" templates
 }
 
