@@ -292,6 +292,8 @@ scratch()
 . "$ROOT/scripts/lib/commits.sh"
 # shellcheck source=scripts/lib/tree.sh
 . "$ROOT/scripts/lib/tree.sh"
+# shellcheck source=scripts/lib/realtime.sh
+. "$ROOT/scripts/lib/realtime.sh"
 # shellcheck source=scripts/lib/build.sh
 . "$ROOT/scripts/lib/build.sh"
 # shellcheck source=scripts/lib/initramfs.sh

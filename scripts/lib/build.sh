@@ -40,11 +40,6 @@ with_low_priority()
 	fi
 }
 
-guests_have_realtime()
-{
-	[ -z "${COW_NO_REALTIME-}" ] && chrt --rr 1 true 2> /dev/null
-}
-
 # kmake TREE OUT ARCH TARGET...
 kmake()
 {

@@ -141,10 +141,8 @@ fake_qemu()
 # fake_backports DIR VERSION: an apt archive below DIR whose backports serve that QEMU
 fake_backports()
 {
-	local archive=$1 codename package dir
-	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-	dir=$archive/dists/$codename-backports/main/binary-$(dpkg --print-architecture)
-	mkdir -p "$dir" "$archive/pool" "$archive/etc"
+	local archive=$1 package
+	mkdir -p "$archive/pool"
 	fake_qemu "$archive/qemu-system-x86/usr/bin" "$2"
 	for package in "${QEMU_PACKAGES[@]}"; do
 		mkdir -p "$archive/$package/DEBIAN"
@@ -152,8 +150,7 @@ fake_backports()
 			"Maintainer: nobody <nobody@localhost>" "Description: QEMU" > "$archive/$package/DEBIAN/control"
 		dpkg-deb --root-owner-group -b "$archive/$package" "$archive/pool/${package}_$2_all.deb" > /dev/null
 	done
-	( cd "$archive" && dpkg-scanpackages -m pool /dev/null > "$dir/Packages" ) 2> /dev/null
-	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
+	serve_pool "$archive" -backports
 }
 
 # qemu_version_of_guests: that which need_qemu chooses

@@ -108,10 +108,7 @@ test_gate_ended()
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
 		bash "$BOX/scripts/cmd/gate" --base 6.12 --jobs 2 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
-	for ((i = 0; i < 3000; i++)); do
-		[ "$(wc -l < "$BEGUN")" -lt 2 ] || break
-		sleep 0.1
-	done
+	wait_for_begun 2
 	kill -TERM "$pid"
 	i=$SECONDS
 	wait "$pid" || status=$?

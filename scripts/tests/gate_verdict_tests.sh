@@ -149,7 +149,7 @@ other_change()
 # A signal to the gate that judges submissions ends the gate that it runs.
 test_gate_selftest_ended()
 {
-	local pid status=0 i
+	local pid status=0
 	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
@@ -161,10 +161,7 @@ test_gate_selftest_ended()
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
 		bash "$BOX/scripts/cmd/gate" --selftest --base 6.12 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
-	for ((i = 0; i < 3000; i++)); do
-		[ ! -s "$BEGUN" ] || break
-		sleep 0.1
-	done
+	wait_for_begun 1
 	kill -TERM "$pid"
 	wait "$pid" || status=$?
 	want_same "$(wc -l < "$BEGUN")" 1 && want_same "$status" 143 || return

@@ -21,10 +21,8 @@ fake_kernel()
 # fake_archive DIR: an apt archive below DIR that serves linux-source-6.12
 fake_archive()
 {
-	local archive=$1 codename package=$1/package dir
-	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-	dir=$archive/dists/$codename/main/binary-$(dpkg --print-architecture)
-	mkdir -p "$dir" "$archive/pool" "$package/DEBIAN" "$package/usr/src"
+	local archive=$1 package=$1/package
+	mkdir -p "$archive/pool" "$package/DEBIAN" "$package/usr/src"
 	fake_kernel "$archive/linux-source-6.12"
 	tar -cJf "$package/usr/src/linux-source-6.12.tar.xz" -C "$archive" linux-source-6.12
 	cat > "$package/DEBIAN/control" <<-END
@@ -35,8 +33,17 @@ fake_archive()
 	Description: a kernel of four files
 	END
 	dpkg-deb --root-owner-group -b "$package" "$archive/pool/linux-source-6.12_6.12.1-1_all.deb" > /dev/null
+	serve_pool "$archive"
+}
+
+# serve_pool ARCHIVE [-backports]: lists what is in its pool, and how apt finds it
+serve_pool()
+{
+	local archive=$1 codename dir
+	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+	dir=$archive/dists/$codename${2-}/main/binary-$(dpkg --print-architecture)
+	mkdir -p "$dir" "$archive/etc"
 	( cd "$archive" && dpkg-scanpackages -m pool /dev/null > "$dir/Packages" ) 2> /dev/null
-	mkdir -p "$archive/etc"
 	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
 }
 
@@ -164,6 +171,16 @@ want_output()
 want_same()
 {
 	[ "$1" = "$2" ] || complain "'$1' is not '$2'"
+}
+
+# wait_for_begun NR: until so many of the fake checks have begun
+wait_for_begun()
+{
+	local i
+	for ((i = 0; i < 3000; i++)); do
+		[ "$(wc -l < "$BEGUN")" -lt "$1" ] || return 0
+		sleep 0.1
+	done
 }
 
 # want_ended PATTERN: no process with such a command is left, soon; on a busy host a signal
