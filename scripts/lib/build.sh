@@ -54,21 +54,12 @@ fragments()
 	local config=$ROOT/fixtures/config
 	echo "$config/common.config"
 	echo "$config/$1.config"
-	debug_fragments
+	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
 	[ -z "$BENCH" ] || echo "$config/bench.config"
 	[ -z "$BENCH" ] || [ ! -f "$config/bench-$1.config" ] || echo "$config/bench-$1.config"
 	[ -z "$BENCH_KVM" ] || echo "$config/bench-kvm.config"
 	[ -n "$UNPATCHED$OPTIONS_OFF" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
-}
-
-# debug_fragments: of each of the sanitizers in DEBUG, as kasan,lockdep
-debug_fragments()
-{
-	local kind
-	for kind in ${DEBUG//,/ }; do
-		echo "$ROOT/fixtures/config/debug-$kind.config"
-	done
 }
 
 # tree_has_series: whether K_TREE has the options of Kconfig.fragment. HAS_SERIES, yes or
@@ -83,7 +74,7 @@ tree_has_series()
 
 out_name()
 {
-	echo "$1${DEBUG:+-${DEBUG/,/-}}${BENCH:+-bench}${BENCH_KVM:+-kvm}${OPTIONS_OFF:+-off}"
+	echo "$1${DEBUG:+-$DEBUG}${BENCH:+-bench}${BENCH_KVM:+-kvm}${OPTIONS_OFF:+-off}"
 }
 
 # configure TREE OUT ARCH: writes OUT/.config when what it depends on changed

@@ -330,10 +330,9 @@ set_option()
 	--append)
 		APPEND=$2 ;;
 	--debug)
-		case "$2" in
-		kasan|kcsan|lockdep|kasan,lockdep|kcsan,lockdep) DEBUG=$2 ;;
-		*) die "--debug '$2' is not known: kasan, kcsan or lockdep, or kasan,lockdep" ;;
-		esac ;;
+		[ -f "$ROOT/fixtures/config/debug-$2.config" ] ||
+			die "--debug '$2' is not known: kasan, kcsan or lockdep"
+		DEBUG=$2 ;;
 	esac
 }
 

@@ -56,7 +56,7 @@ KCIDB_VALID=true
 # write_kcidb: what a lab sends to KernelCI. KCIDB_ORIGIN is the lab's name.
 write_kcidb()
 {
-	local kernel=$K_NAME version tree config=cow${DEBUG:+-${DEBUG/,/-}}
+	local kernel=$K_NAME version tree config=cow${DEBUG:+-$DEBUG}
 	version=$(cat "$K_DIR/base.version" 2> /dev/null || echo "$K_NAME")
 	if [ -n "$IMAGE" ]; then
 		# only its selftests are of K_NAME
