@@ -28,12 +28,9 @@ make_flags()
 
 # with_low_priority COMMAND...: guests come first. Where they have no real-time priority,
 # only when nothing else wants the CPU: beside a compiler at nice 10, too, they are slow.
-# COW_BUILD_FIRST: of the queue that all guests are in, which waits for this build.
 with_low_priority()
 {
-	if [ -n "${COW_BUILD_FIRST-}" ]; then
-		"$@"
-	elif guests_have_realtime; then
+	if guests_have_realtime; then
 		nice "$@"
 	else
 		chrt --idle 0 "$@"
