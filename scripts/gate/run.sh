@@ -70,7 +70,7 @@ package_versions()
 
 run_checks()
 {
-	local name in_tree=() others=()
+	local name builds=() others=()
 	SUBMISSION_KEY=$(submission_key)
 	HOST_TOOLS=$(host_tools)
 	GATE_STATE=$SCRATCH/state
@@ -78,13 +78,13 @@ run_checks()
 	mkdir -p "$G_DIR/results"
 	: > "$LOGS/ended"
 	for name in "${CHECKS[@]}"; do
-		if [ "$JOBS" -eq 1 ] || is_beside_guests "$name"; then
-			in_tree+=("$name")
+		if [ "$JOBS" -eq 1 ] || is_of_builds "$name"; then
+			builds+=("$name")
 		else
 			others+=("$name")
 		fi
 	done
-	[ ${#in_tree[@]} -eq 0 ] || start_queue run_queue "${in_tree[@]}"
+	[ ${#builds[@]} -eq 0 ] || start_queue run_queue "${builds[@]}"
 	[ ${#others[@]} -eq 0 ] || start_queue run_queue "${others[@]}"
 	# a check without a verdict says so in the report
 	wait_for_queues "the gate" || true
@@ -92,8 +92,8 @@ run_checks()
 	gate_report results "$LOGS/gate.json" >> "$RESULTS"
 }
 
-# is_beside_guests NAME: it uses the gate's tree, or says so
-is_beside_guests()
+# is_of_builds NAME: is it in the queue of the gate's tree, most of which compile?
+is_of_builds()
 {
 	uses_gate_tree "$1" || [ "$(check_field "$1" Queue)" = builds ]
 }
