@@ -210,14 +210,14 @@ static int counts_exactly(struct cow_child *self, void *arg)
 		return 3;
 	/* The first time it faults for what it needs itself. */
 	for (i = 0; i < 2; i++) {
-		cow_cgroup_outdo_batches(page);
+		cow_cgroup_add_up(sh->cgroup[0], page);
 		read_counts(&before, sh->cgroup[0]);
 	}
 	minflt = cow_minflt();
 	for (i = 0; i < NR; i++)
 		cow_touch(area + i * ps, 'w');
 	sh->faults = cow_minflt() - minflt;
-	cow_cgroup_outdo_batches(page);
+	cow_cgroup_add_up(sh->cgroup[0], page);
 	read_counts(&sh->d[0], sh->cgroup[0]);
 	subtract(&sh->d[0], &before);
 	if (!all_written(area, NR))
@@ -269,7 +269,7 @@ static int is_written_to(struct cow_child *self, void *arg)
 		return 3;
 	/* Each time it is asked to */
 	do {
-		cow_cgroup_outdo_batches(page);
+		cow_cgroup_add_up(sh->cgroup[1], page);
 		sh->own_faults = cow_minflt();
 		if (cow_child_send(self, 1))
 			return 4;
@@ -299,12 +299,12 @@ static int writes_to_another(struct cow_child *self, void *arg)
 	if (cow_child_fork(&c, is_written_to, sh) || cow_child_recv(&c) != 1 ||
 	    cow_unshare_rest(sh->area, NR_LIMITED * ps))
 		return 3;
-	cow_cgroup_outdo_batches(page);
+	cow_cgroup_add_up(sh->cgroup[0], page);
 	for (i = 0; i < 2; i++)
 		read_counts(&before[i], sh->cgroup[i]);
 	if (cow_child_send(&c, 1) || cow_child_recv(&c) != 1)
 		return 4;
-	cow_cgroup_outdo_batches(page);
+	cow_cgroup_add_up(sh->cgroup[0], page);
 	for (i = 0; i < 2; i++)
 		read_counts(&before[i], sh->cgroup[i]);
 
@@ -320,7 +320,7 @@ static int writes_to_another(struct cow_child *self, void *arg)
 	if (cow_child_send(&c, 1) || cow_child_recv(&c) != 1)
 		return 6;
 	sh->own_faults -= own;
-	cow_cgroup_outdo_batches(page);
+	cow_cgroup_add_up(sh->cgroup[0], page);
 	for (i = 0; i < 2; i++) {
 		read_counts(&sh->d[i], sh->cgroup[i]);
 		subtract(&sh->d[i], &before[i]);
@@ -704,7 +704,7 @@ static int counts_lost(struct cow_child *self, void *arg)
 		if (!area || cow_child_idle(&c))
 			return 2;
 		for (i = 0; i < 2; i++) {
-			cow_cgroup_outdo_batches(page);
+			cow_cgroup_add_up(sh->cgroup[0], page);
 			if (cow_stats_read_pid(&before, 0))
 				return 3;
 			read_counts(&was, sh->cgroup[0]);
@@ -713,7 +713,7 @@ static int counts_lost(struct cow_child *self, void *arg)
 		}
 		if (cow_write_in_step(area, NR_LIMITED, false))
 			return 4;
-		cow_cgroup_outdo_batches(page);
+		cow_cgroup_add_up(sh->cgroup[0], page);
 		if (cow_stats_read_pid(&after, 0))
 			return 5;
 		read_counts(&is, sh->cgroup[0]);

@@ -148,6 +148,13 @@ bool cow_tweak(struct cow_undo *undo, const char *path, const char *value)
 	return cow_save(undo, path) && !cow_write_file(path, value);
 }
 
+bool cow_keep_locked(struct cow_undo *undo)
+{
+	static const char compact[] = "/proc/sys/vm/compact_unevictable_allowed";
+
+	return access(compact, F_OK) || cow_tweak(undo, compact, "0");
+}
+
 void cow_undo(struct cow_undo *undo)
 {
 	while (undo->nr) {
@@ -1307,7 +1314,8 @@ long long cow_cgroup_stat(const char *dir, const char *key)
 	return cow_cgroup_key(dir, "memory.stat", key);
 }
 
-void cow_cgroup_outdo_batches(char *page)
+/* Which of its faults memory.stat does not count yet, or another thread's */
+static long long outdo_batches(const char *dir, char *page)
 {
 	long nr = 2 * COW_CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 1);
 	size_t ps = cow_page_size();
@@ -1316,6 +1324,22 @@ void cow_cgroup_outdo_batches(char *page)
 	for (i = 0; i < nr; i++) {
 		madvise(page, ps, MADV_DONTNEED);
 		cow_touch(page, 1);
+	}
+	return cow_minflt() - cow_cgroup_stat(dir, "pgfault");
+}
+
+void cow_cgroup_add_up(const char *dir, char *page)
+{
+	long long missing, before;
+	int i;
+
+	/* The kernel adds up every two seconds, and counts the faults anew then. */
+	missing = outdo_batches(dir, page);
+	for (i = 0; i < 10; i++) {
+		before = missing;
+		missing = outdo_batches(dir, page);
+		if (missing == before)
+			return;
 	}
 }
 

@@ -185,6 +185,11 @@ struct cow_undo {
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
 /* Remember it only, before other writes to the file; false if there may be none */
 bool cow_save(struct cow_undo *undo, const char *path);
+/*
+ * Keep compaction off locked pages: one that it moves has no mlocked flag meanwhile.
+ * False if that is not possible.
+ */
+bool cow_keep_locked(struct cow_undo *undo);
 
 /*
  * May tests change system-wide settings: sysctls, KSM, huge pages, fault injection,
@@ -363,10 +368,11 @@ long long cow_cgroup_key(const char *dir, const char *file, const char *key);
 /*
  * memory.stat leaves out what the CPUs have not yet added up, unless two
  * seconds have passed or more than a batch for each CPU waits: take so many
- * faults for this page that the next read adds up everything. The page is there
- * and private; it is there again afterwards.
+ * faults for this page that a read adds up everything, until none is missing.
+ * Only this thread takes faults in the cgroup at dir. The page is there and
+ * private; it is there again afterwards.
  */
-void cow_cgroup_outdo_batches(char *page);
+void cow_cgroup_add_up(const char *dir, char *page);
 /* MEMCG_CHARGE_BATCH of the kernel: pages that a CPU charges at once */
 #define COW_CHARGE_BATCH	64
 /* Move this process into it. */

@@ -1278,7 +1278,6 @@ static int flagged_pages(int nr, __u64 flags)
 
 TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 {
-	static const char compact[] = "/proc/sys/vm/compact_unevictable_allowed";
 	const int nr = 64;
 	long kb = nr * w->page_size / 1024;
 	long vm_before, vm_locked;
@@ -1287,8 +1286,7 @@ TEST_F_TIMEOUT(fork_isolation, mlocked, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_pin_cpu());
 	if (!cow_pfn_visible())
 		SKIP(return, "seeing which pages are locked needs root");
-	/* A page that compaction moves has no mlocked flag meanwhile. */
-	if (!access(compact, F_OK) && !cow_tweak(&self->undo, compact, "0"))
+	if (!cow_keep_locked(&self->undo))
 		SKIP(return, "keeping compaction off locked pages " COW_NEEDS);
 	vm_before = cow_status_kb("VmLck");
 	ASSERT_TRUE(simple_region(nr));

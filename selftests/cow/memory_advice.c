@@ -317,6 +317,8 @@ TEST_F_TIMEOUT(memory_advice, locked, TEST_TIMEOUT)
 	long kb = NR * ps / 1024, before, i;
 	struct cow_child c;
 
+	if (cow_pfn_visible() && !cow_keep_locked(&self->undo))
+		SKIP(return, "keeping compaction off locked pages " COW_NEEDS);
 	before = cow_status_kb("VmLck");
 	ASSERT_LE(0, before);
 	if (mlock(self->p, NR * ps))

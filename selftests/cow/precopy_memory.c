@@ -180,7 +180,7 @@ static int in_cgroup(struct cow_child *self, void *arg)
 	}
 	if (cow_child_end(&c))
 		return 9;
-	cow_cgroup_outdo_batches(p);
+	cow_cgroup_add_up(w->dir, p);
 	(void)self;
 	return 0;
 }
