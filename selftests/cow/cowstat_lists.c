@@ -327,8 +327,21 @@ TEST_F_TIMEOUT(lists, bad_arguments, TEST_TIMEOUT)
 	EXPECT_EQ(strncmp(run.text, "cowstat ", 8), 0);
 }
 
+FIXTURE(help)
+{
+	int unused;
+};
+
+FIXTURE_SETUP(help)
+{
+}
+
+FIXTURE_TEARDOWN(help)
+{
+}
+
 /* Each option that the help names is in the manual. */
-TEST(manual)
+TEST_F_TIMEOUT(help, manual, TEST_TIMEOUT)
 {
 	char manual[16384], path[PATH_MAX], option[32], *p;
 	int nr = 0;

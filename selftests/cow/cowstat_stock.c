@@ -672,11 +672,12 @@ struct job {
 
 static int copy_pages(const struct job *job)
 {
+	pid_t self = getpid();
 	int i;
 
 	for (i = 0; i < job->pages; i++)
 		cow_touch(job->area + i * cow_page_size(), 'w');
-	return write(job->fd, "", 1) != 1;
+	return write(job->fd, &self, sizeof(self)) != sizeof(self);
 }
 
 static void *linger(void *arg)
@@ -699,9 +700,8 @@ static int spend(int pages, bool lingers)
 	struct job job = { .area = area, .pages = pages, .cowstat = getppid() };
 	struct cow_child idle;
 	pthread_t thread;
+	pid_t pid, copier;
 	int ends[2];
-	pid_t pid;
-	char byte;
 
 	if (!area || pages < 0 || pages > 512 || pipe(ends))
 		return 1;
@@ -723,8 +723,11 @@ static int spend(int pages, bool lingers)
 		syscall(SYS_exit, 0);
 	}
 	close(ends[1]);
-	if (waitpid(pid, NULL, 0) != pid || read(ends[0], &byte, 1) != 1)
+	if (waitpid(pid, NULL, 0) != pid ||
+	    read(ends[0], &copier, sizeof(copier)) != sizeof(copier))
 		return 1;
+	while (!lingers && !cow_task_ended(copier))
+		usleep(1000);
 	return cow_child_end(&idle);
 }
 

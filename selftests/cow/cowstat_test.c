@@ -1119,8 +1119,21 @@ static int snapshot(const char *argument)
 	return WEXITSTATUS(system(command));
 }
 
-/* The example runs on any kernel, and refuses what is no size. */
-TEST(cow_snapshot)
+FIXTURE(example)
+{
+	int unused;
+};
+
+FIXTURE_SETUP(example)
+{
+}
+
+FIXTURE_TEARDOWN(example)
+{
+}
+
+/* It runs on any kernel, and refuses what is no size. */
+TEST_F_TIMEOUT(example, cow_snapshot, TEST_TIMEOUT)
 {
 	static const char * const refused[] = { "", "0", "-1", "12abc", "1025", "x" };
 	size_t i;

@@ -1022,11 +1022,7 @@ static int swap_out(char *p, const struct layout *l)
 
 	fill(p);
 	for (i = 0; i < l->nr; i++) {
-		if (l->kind[i] != SWAPPED)
-			continue;
-		if (madvise(p + i * ps, ps, MADV_PAGEOUT))
-			return -errno;
-		if (!(cow_pagemap(p + i * ps) & COW_PM_SWAP))
+		if (l->kind[i] == SWAPPED && !cow_page_out(p + i * ps, 1))
 			return -EAGAIN;
 	}
 	return 0;

@@ -934,7 +934,7 @@ static void *write_and_wait(void *arg)
 }
 
 /* Each thread has the faults that it took itself, and no others. */
-TEST_F_TIMEOUT(process_counts, threads, 120)
+TEST_F_TIMEOUT(process_counts, threads, TEST_TIMEOUT)
 {
 	struct counted_thread t = { .nr = PAGES / 2 };
 	struct cow_child child;

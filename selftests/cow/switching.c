@@ -360,8 +360,21 @@ static const char *boot_argument(const char *name)
 	return NULL;
 }
 
+FIXTURE(boot)
+{
+	int unused;
+};
+
+FIXTURE_SETUP(boot)
+{
+}
+
+FIXTURE_TEARDOWN(boot)
+{
+}
+
 /* Nobody has written to the sysctl so far, and everybody else puts it back. */
-TEST(precopy_at_boot)
+TEST_F_TIMEOUT(boot, precopy_at_boot, TEST_TIMEOUT)
 {
 	const char *arg = boot_argument("cow_precopy"), *reason;
 	static struct cow_stats before, after, d;
@@ -392,7 +405,7 @@ TEST(precopy_at_boot)
 }
 
 /* The event is on before there is a process, and may be switched like any other. */
-TEST(tracing_at_boot)
+TEST_F_TIMEOUT(boot, tracing_at_boot, TEST_TIMEOUT)
 {
 	const char *arg = boot_argument("trace_event"), *dir = cow_tracefs();
 	bool on[NR_SWITCHES] = {};
