@@ -103,10 +103,8 @@ test_full_disk()
 test_realtime_priority()
 {
 	local first=OTHER policies status=0
-	[ "$(nproc)" -eq 1 ] || [ ! -w /run/lock ] || ! chrt --rr 1 true 2> /dev/null || first=RR
-	# unless a guest of somebody else's is the first now
-	flock --nonblock /run/lock/cow-guest true 2> /dev/null || first=OTHER
-	policies=$("$ROOT/scripts/lib/with-realtime-priority" sh -c '
+	[ "$(nproc)" -eq 1 ] || ! chrt --rr 1 true 2> /dev/null || first=RR
+	policies=$(COW_GUEST_LOCK=$SCRATCH/lock "$ROOT/scripts/lib/with-realtime-priority" sh -c '
 		chrt -p $$
 		chrt --other 0 "$0" sh -c "chrt -p \$\$; exit 3"
 		exit $?' "$ROOT/scripts/lib/with-realtime-priority") || status=$?

@@ -97,24 +97,22 @@ test_gate_queues()
 # One signal ends it with all that it began, and nothing of that is taken for a verdict.
 test_gate_ended()
 {
-	local pid status=0 i
+	local pid status=0 i long="sleep 661.$$"
 	rm "$BOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
-	fake_check form-long '#' 661.25
-	fake_check build-long '# Tree: gate' 661.25
-	# as a guest
-	sed -i 's/sleep 661.25/setsid & \& GUEST=$!; wait "$GUEST"/' "$BOX/scripts/gate/checks/build-long"
+	fake_check form-long '#' "0; $long"
+	fake_check build-long '# Tree: gate' "0; setsid $long & GUEST=\$!; echo 'guest begins' >> '$BEGUN'; wait"
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
 		bash "$BOX/scripts/cmd/gate" --base 6.12 --jobs 2 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
-	wait_for_begun 2
+	wait_for_begun 3
 	kill -TERM "$pid"
 	i=$SECONDS
 	wait "$pid" || status=$?
-	want_same "$(wc -l < "$BEGUN")" 2 && want_same "$status" 143 || return
+	want_same "$(wc -l < "$BEGUN")" 3 && want_same "$status" 143 || return
 	[ $((SECONDS - i)) -lt 300 ] || { complain "it took $((SECONDS - i)) seconds to end"; return; }
-	want_ended 'sleep 661.25' &&
+	want_ended "$long" &&
 	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict.json | wc -l)" 0
 }
 
