@@ -308,6 +308,35 @@ static void copies_are_on_the_lru(struct kunit *test)
 	cowt_expect_counts(test, 7, COW_SKIP_NONE, 0);
 }
 
+/* Each copy lies below the one before, the next page's copy in the frame before it. */
+static unsigned int alloc_downward_stub(struct vm_area_struct *vma, unsigned int nr,
+					struct page **pages)
+{
+	const unsigned int order = ilog2(WINDOW + 1);
+	struct kunit *test = kunit_get_current_test();
+	struct page *block = alloc_pages(GFP_HIGHUSER_MOVABLE, order);
+	unsigned int i;
+
+	if (!block || nr != WINDOW + 1) {
+		KUNIT_FAIL(test, "no memory, or not asked for a window");
+		return 0;
+	}
+	split_page(block, order);
+	for (i = 0; i < nr; i++)
+		pages[i] = block + nr - 1 - i;
+	return nr;
+}
+
+/* Where a PTE is longer than an unsigned long, a frame is no distance from another. */
+static void copies_downward(struct kunit *test)
+{
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, alloc_downward_stub);
+	cowt_write_fault(test, FAULT);
+	cowt_expect_region(test, COPIED(WINDOW));
+	cowt_expect_counts(test, WINDOW, COW_SKIP_NONE, 0);
+}
+
 /*
  * The faulting page itself
  */
@@ -737,6 +766,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(neighbour_in_lru_batch),
 	KUNIT_CASE(copies_are_on_the_lru),
+	KUNIT_CASE(copies_downward),
 	KUNIT_CASE(fault_reuses),
 	KUNIT_CASE(fault_on_zero_page),
 	KUNIT_CASE_PARAM(fault_is_no_plain_write, flags_gen_params),

@@ -21,12 +21,14 @@ PYTHON=/usr/bin/python3
 #
 
 ARCHES=(um x86_64 arm64)
+# With PAE, a PTE of i386 is longer than an unsigned long.
+KUNIT_ARCHES=("${ARCHES[@]}" i386)
 # make's target, and the file that is booted
 declare -A ARCH_TARGET=([um]=linux [x86_64]=vmlinux [arm64]=Image)
 declare -A ARCH_IMAGE=([um]=linux [x86_64]=vmlinux [arm64]=arch/arm64/boot/Image)
 # e_machine of its programs, as elf.h has it
 declare -A ARCH_ELF=([um]=62 [x86_64]=62 [arm64]=183)
-declare -A ARCH_QEMU=([x86_64]=qemu-system-x86_64 [arm64]=qemu-system-aarch64)
+declare -A ARCH_QEMU=([x86_64]=qemu-system-x86_64 [arm64]=qemu-system-aarch64 [i386]=qemu-system-i386)
 # For one that is not the host's: the prefix of its compiler
 declare -A ARCH_CROSS=([arm64]=aarch64-linux-gnu-)
 

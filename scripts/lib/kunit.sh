@@ -92,7 +92,9 @@ run_kunit()
 	# some tests need another CPU
 	[ "$arch" = um ] || command+=(--qemu_args='-smp 2')
 	# a busy host that delivers no tick is not a broken timer
-	[ "$arch" != x86_64 ] || command+=(--kernel_args=no_timer_check)
+	case "$arch" in
+	x86_64|i386) command+=(--kernel_args=no_timer_check) ;;
+	esac
 	# an oops or a panic ends the kernel at once, not at the timeout
 	for option in panic=-1 oops=panic $APPEND; do
 		command+=(--kernel_args="$option")

@@ -54,7 +54,8 @@ check_mutant()
 		[ -n "${HEADER[$field]-}" ] || echo "no '$field:' in its header"
 	done
 	field=${HEADER[Arch]-}
-	[ -z "$field" ] || [ -n "${ARCH_TARGET[$field]-}" ] || echo "'Arch:' must be one of ${ARCHES[*]}"
+	[ -z "$field" ] || [[ " ${KUNIT_ARCHES[*]} " == *" $field "* ]] ||
+		echo "'Arch:' must be one of ${KUNIT_ARCHES[*]}"
 	case "${HEADER[Test]-}" in
 	'kunit '*|'kselftest '*|all|'') ;;
 	*) echo "'Test:' must be 'kunit SUITE.TEST', 'kselftest PROGRAM[:TEST]' or 'all'" ;;

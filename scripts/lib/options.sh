@@ -223,7 +223,7 @@ set_option()
 		[ -n "$2" ] || die "--kernel needs a name or a path"
 		KERNEL=$2 ;;
 	--arch)
-		[ -n "$2" ] && [ -n "${ARCH_TARGET[$2]-}" ] ||
+		[ -n "$2" ] && [[ " ${ARCHES[*]} " == *" $2 "* ]] ||
 			die "--arch '$2' is not supported: ${ARCHES[*]}"
 		ARCH=$2 ;;
 	--filter)

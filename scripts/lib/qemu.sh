@@ -27,7 +27,7 @@ need_qemu()
 {
 	local root=$BUILD/qemu/root
 	host_qemu "$1"
-	[ "$1" = x86_64 ] && is_old_qemu "${QEMU[@]}" || return 0
+	[[ "$1" == @(x86_64|i386) ]] && is_old_qemu "${QEMU[@]}" || return 0
 	lock qemu
 	if [ ! -e "$BUILD/qemu/version" ] && ! is_no_newer_qemu && ! fetch_qemu; then
 		boot_id > "$BUILD/qemu/none"

@@ -18,6 +18,7 @@
 #define NR		8192	/* pages that are counted */
 #define NR_LIMITED	2048	/* pages of a writer with a limit */
 #define LIMIT		(NR_LIMITED / 2)
+#define NR_FOLIOS	1024	/* pages that may be copied into large folios */
 #define NR_SIBLING	256
 #define SLACK		(LIMIT / 4)	/* the process itself, and its page tables */
 /* What one CPU has charged ahead, and the kernel's own objects */
@@ -29,6 +30,7 @@ static size_t ps;
 FIXTURE(cgroup_charges)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	char above[COW_CGROUP_DIR];
 	char cgroup[2][COW_CGROUP_DIR];	/* in the one above */
 };
@@ -95,6 +97,7 @@ FIXTURE_SETUP(cgroup_charges)
 
 FIXTURE_TEARDOWN_PARENT(cgroup_charges)
 {
+	cow_undo(&self->undo);
 	remove_cgroups(self->above, self->cgroup);
 	cow_restore(&self->saved);
 }
@@ -247,6 +250,128 @@ TEST_F_TIMEOUT(cgroup_charges, exactly_as_many, TEST_TIMEOUT)
 	EXPECT_EQ(sh->faults, sh->d[0].copied);
 	EXPECT_EQ(NR, sh->d[0].copied + sh->d[0].ahead);
 	EXPECT_EQ(0, sh->d[0].lost);
+}
+
+/* How often memory.current changes while pages are written, at best */
+static int writes_in_batches(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct cow_child c;
+	char *area;
+	int i, j;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	sh->rounds = NR_LIMITED;
+	/* Whoever else is charged on this CPU may take its batch away. */
+	for (i = 0; i < 5; i++) {
+		long before, now;
+		int changes = 0;
+
+		area = filled(NR_LIMITED);
+		if (!area || cow_child_idle(&c) || cow_unshare_rest(area, NR_LIMITED * ps) ||
+		    cow_cgroup_read(sh->cgroup[0], "memory.current", &before))
+			return 2;
+		for (j = 0; j < NR_LIMITED; j++, before = now) {
+			cow_touch(area + j * ps, 'w');
+			if (cow_cgroup_read(sh->cgroup[0], "memory.current", &now))
+				return 3;
+			changes += now != before;
+		}
+		if (!all_written(area, NR_LIMITED) || cow_child_end(&c))
+			return 4;
+		cow_unmap(area, NR_LIMITED * ps);
+		if (changes < sh->rounds)
+			sh->rounds = changes;
+	}
+	return 0;
+}
+
+/* All levels up to the root are charged for one batch, not for each fault. */
+TEST_F_TIMEOUT(cgroup_charges, in_batches, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, writes_in_batches, sh));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	EXPECT_GE(2 * NR_LIMITED / COW_CHARGE_BATCH, sh->rounds);
+}
+
+/*
+ * A cgroup gets its queue of folios to be split with its first large folio.
+ */
+
+static int large_pages(const char *p)
+{
+	int i, nr = 0;
+
+	for (i = 0; i < NR_FOLIOS; i++)
+		nr += !!(cow_page_flags(p + i * ps) & COW_KPF_COMPOUND);
+	return nr;
+}
+
+/* With folios in the second cgroup, written: how many large pages; current: before */
+static int writes_to_folios(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct cow_child c;
+	char *area, *p;
+	int i;
+
+	(void)self;
+	/* Single pages, charged elsewhere */
+	area = cow_map(NR_FOLIOS * ps, cow_pmd_size());
+	if (!area)
+		return 1;
+	cow_fill(area, NR_FOLIOS * ps, TAG);
+	if (madvise(area, NR_FOLIOS * ps, MADV_HUGEPAGE) ||
+	    cow_cgroup_enter(sh->cgroup[sh->rounds]))
+		return 2;
+	if (sh->rounds) {
+		p = cow_map(NR_FOLIOS * ps, cow_pmd_size());
+		if (!p || madvise(p, NR_FOLIOS * ps, MADV_HUGEPAGE))
+			return 3;
+		cow_fill(p, NR_FOLIOS * ps, TAG);
+		sh->current = large_pages(p);
+		cow_unmap(p, NR_FOLIOS * ps);
+	}
+	if (cow_child_idle(&c))
+		return 4;
+	for (i = 0; i < NR_FOLIOS; i++)
+		cow_touch(area + i * ps, 'w');
+	sh->written = large_pages(area);
+	if (!all_written(area, NR_FOLIOS))
+		return 5;
+	for (i = 0; i < NR_FOLIOS; i += 4)
+		if (madvise(area + i * ps, ps, MADV_DONTNEED))
+			return 6;
+	for (i = 0; i < NR_FOLIOS; i++)
+		if (cow_peek(area + i * ps) != (i % 4 ? 'w' : 0))
+			return 7;
+	return cow_child_end(&c) ? 8 : 0;
+}
+
+TEST_F_TIMEOUT(cgroup_charges, folios_are_split, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	const char *reason = cow_allow_folios(&self->undo);
+	struct cow_child c;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_NE(NULL, sh);
+	for (sh->rounds = 0; sh->rounds < 2; sh->rounds++) {
+		ASSERT_EQ(0, cow_child_fork(&c, writes_to_folios, sh));
+		ASSERT_EQ(0, cow_child_wait(&c));
+	}
+	if (variant->ahead != COW_ADAPTIVE || !cow_hw_dirty())
+		return;
+	/* If there is memory in blocks, copies are in large folios. */
+	if (sh->current == NR_FOLIOS)
+		EXPECT_LT(0, sh->written);
 }
 
 /*
