@@ -6,7 +6,6 @@ Exit status: 0, or 2 for unusable input.
 """
 
 import argparse
-import json
 
 from rowfile import (BadInput, groups, read_text, run, table_lines, write_results, write_rows)
 from rowfile import parse as parse_json

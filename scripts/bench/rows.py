@@ -9,7 +9,6 @@ Exit status: 0 good, 1 a comparison failed, 2 unusable input, with a message.
 """
 
 import argparse
-import json
 import sys
 
 from rowfile import (BUILT_BY, COUNTS, IDENTITY, TIMES, UNITS, BadInput, by_identity, check_rows,

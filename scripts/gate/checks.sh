@@ -54,7 +54,7 @@ chosen_checks()
 list_checks()
 {
 	local name
-	for name in $(all_checks); do
+	for name in $(chosen_checks); do
 		printf '%-28s %3s min%s  %s\n' "$name" "$(check_field "$name" Cost)" \
 			"$([ "$(check_field "$name" Quick)" = yes ] && echo ' quick' || echo '      ')" \
 			"$(check_field "$name" Check)"
@@ -89,7 +89,8 @@ check_gate_options()
 		die "--tree with --series needs --base REV, a revision of that tree"
 	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
-	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"
+	[ -z "$SELFTEST" ] || [ -z "$KCIDB$MARKDOWN$SET$SET_CONFIG$APPEND_ON$NO_VERDICT$ONLY$SKIP" ] ||
+		die "--selftest: each submission says what it is judged by; --filter, --quick and --fresh go with it"
 }
 
 # What the chosen checks need on the host, installed before any of them runs

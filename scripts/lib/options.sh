@@ -71,10 +71,11 @@ ARGS=()
 
 # For the help of commands. All commands take these options, so that scripts can give them
 # to any; one that has no use for some names only the others.
+# common_options [KERNELS]
 common_options()
 {
+	echo "  --kernel K      ${1:-6.12 (default), 7.3}, or the path of a kernel tree"
 	cat <<-'END'
-	  --kernel K      6.12 (default), 7.3, or the path of a kernel tree
 	  --jobs N        parallel jobs of builds
 	  --install-deps  install the host packages that are missing
 	  -v              say more
@@ -99,12 +100,14 @@ need_number()
 {
 	case "$2" in
 	''|*[!0-9]*|0*) die "$1 needs a whole number from 1 up, not '$2'" ;;
+	??????????*) die "$1 '$2' is too large" ;;
 	esac
 }
 
 need_writable()
 {
 	local dir
+	[ -n "$2" ] || die "$1 needs a file"
 	dir=$(dirname -- "$2")
 	if ! [ -d "$dir" ] || ! [ -w "$dir" ] || [ -d "$2" ]; then
 		die "$1 '$2' cannot be written: give a file in a folder that exists"
@@ -245,7 +248,7 @@ set_option()
 		case "$2" in
 		running|cloud) BASE_CONFIG=$2 ;;
 		*)
-			[ -r "$2" ] || die "--base-config '$2' is neither a file nor 'running' nor 'cloud'"
+			[ -f "$2" ] && [ -r "$2" ] || die "--base-config '$2' is neither a file nor 'running' nor 'cloud'"
 			BASE_CONFIG=$(realpath -- "$2") ;;
 		esac ;;
 	--localmod)
@@ -260,6 +263,8 @@ set_option()
 		SET_CONFIG+=${2#CONFIG_}$'\n' ;;
 	--kcidb)
 		need_writable "$1" "$2"
+		[[ "${KCIDB_ORIGIN-x}" =~ ^[a-z0-9_]+$ ]] ||
+			die "KCIDB_ORIGIN '$KCIDB_ORIGIN' may have lower-case letters, digits and _ only"
 		KCIDB=$(realpath -- "$2") ;;
 	--html)
 		need_writable "$1" "$2"
@@ -277,6 +282,7 @@ set_option()
 		need_number "$1" "$2"
 		COUNT=$2 ;;
 	--size)
+		[ -n "$2" ] || die "--size needs numbers of MB"
 		SIZE=$2 ;;
 	--repeat)
 		need_number "$1" "$2"
@@ -311,6 +317,9 @@ set_option()
 		engine|measurement) PART=$2 ;;
 		*) die "--part '$2' is not known: engine or measurement" ;;
 		esac ;;
+	--only|--skip)
+		[ -n "$2" ] || die "$1 needs globs, such as 'form-*,build-size'"
+		;;&
 	--only)
 		ONLY+=" ${2//,/ }" ;;
 	--skip)

@@ -46,7 +46,7 @@ documented_commands()
 	./run_tests.sh new mutant NAME|box new mutant readme
 	./run_tests.sh new check NAME|box new check form-readme-too
 	./run_tests.sh tree|box tree
-	./run_tests.sh export DIR|box export DIR
+	./run_tests.sh export DIR|box export --kernel 6.12 DIR
 	./run_tests.sh refresh|box refresh
 	./run_tests.sh list kernels|tests|mutants|box list kernels
 	./run_tests.sh clean|box clean
