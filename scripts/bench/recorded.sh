@@ -35,7 +35,7 @@ recorded_names()
 }
 
 # The recorded cases. Unrelated kernel changes, other arguments, a larger initramfs or
-# another order of the cases change them by at most 0.3 %. Not recorded are cases that
+# another order of the cases change them by less than 0.4 %. Not recorded are cases that
 # depend on scheduling and vary by 1 % or more (many processes, reclaim, the snapshot).
 RECORDED=(--workload
 	'single,seq,reverse,stride-*,random,sparse-*,zipf,child-*,multi-child-*,threads-2-*,*thp*,grow'
