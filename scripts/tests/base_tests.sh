@@ -20,12 +20,16 @@ test_bad_input()
 	refused_with "does not apply to 'tree'" tree --filter x &&
 	refused_with "needs a whole number" kselftest --jobs none &&
 	refused_with "needs a whole number" boot --timeout 0 -- true &&
+	refused_with "is too large" check --minutes 9223372036854775807 &&
 	refused_with "needs a value" kselftest --timeout &&
-	refused_with "um x86_64 arm64" kunit --arch riscv &&
+	refused_with "um x86_64 arm64 i386" kunit --arch riscv &&
+	refused_with "um x86_64 arm64$" kselftest --arch i386 &&
 	refused_with "kasan, kcsan or lockdep" kselftest --debug nothing &&
 	refused_with "neither a known kernel .*nor the folder" tree --kernel 5.4 &&
 	refused_with "is not a kernel tree" tree --kernel / &&
 	refused_with "cannot be written" kselftest --junit /nonexistent/file &&
+	refused_with "needs a file" run --json '' &&
+	KCIDB_ORIGIN=my-lab refused_with "lower-case letters" kunit --kcidb "$SCRATCH/kcidb" &&
 	refused_with "neither a program of the host nor of busybox" boot -- no-such-program &&
 	refused_with "does not exist" boot -- ./no-such-program &&
 	refused_with "does not run on arm64|packages are missing" boot --arch arm64 -- "$(type -P true)" &&
@@ -35,8 +39,10 @@ test_bad_input()
 	refused_with "compares two, not 3" bench --profile a:b,c:d,e:f &&
 	refused_with "does not apply" bench --profile seq:off --quick &&
 	refused_with "neither a file nor 'running'" package --base-config /nonexistent &&
+	refused_with "neither a file nor 'running'" package --base-config / &&
 	refused_with "not the output of lsmod" package --localmod /etc/passwd &&
-	refused_with "needs one folder" export
+	refused_with "needs one folder" export &&
+	refused_with "needs one folder" export ''
 }
 
 test_unknown_filter()
@@ -44,7 +50,8 @@ test_unknown_filter()
 	refused_with "no kselftest matches 'no_such\*'" kselftest --filter 'no_such*' &&
 	refused_with "no KUnit test matches" kunit --filter 'no_such*' &&
 	refused_with "no test matches" run --filter 'no_such*' &&
-	refused_with "no mutant" mutants --filter 'no_such*'
+	refused_with "no mutant" mutants --filter 'no_such*' &&
+	refused_with "no mutant" mutants --changed --filter 'no_such*'
 }
 
 test_help()

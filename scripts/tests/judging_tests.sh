@@ -21,7 +21,9 @@ test_judging_bad_input()
 	refused_with "neither a known kernel" gate --base v6.18 &&
 	refused_with "is for a --series on top" gate --base series &&
 	refused_with "give --base" gate --kernel 6.12 &&
+	refused_with "needs globs" gate --only '' &&
 	refused_with "goes with --selftest" gate --filter x &&
+	refused_with "says what it is judged by" gate --selftest --only 'form-*' &&
 	refused_with "brings its own submissions" gate --selftest --series / &&
 	refused_with "no submission matches 'x'; there are: .* form-size .* no-maintainer" gate --selftest --filter x &&
 	refused_with "cannot be written" gate --markdown /nonexistent/report.md &&
@@ -36,6 +38,8 @@ test_judging_headers()
 	for name in $(cd "$ROOT/scripts/gate/checks" && echo *); do
 		want_output "^$name +[0-9]+ min +.*[a-z]" || return
 	done
+	here gate --list --only 'form-*' --skip form-spdx && want_output '^form-size ' &&
+	want_same "$(grep -c '^build\|^form-spdx' "$OUT")" 0 || return
 	for mbox in $(submission_files); do
 		wrong=$(check_submission "$mbox")
 		[ -z "$wrong" ] || complain "${mbox##*/}: $wrong" || return
