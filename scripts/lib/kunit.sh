@@ -95,6 +95,8 @@ run_kunit()
 	case "$arch" in
 	x86_64|i386) command+=(--kernel_args=no_timer_check) ;;
 	esac
+	# with PAE the kernel takes NX for granted
+	[ "$arch" != i386 ] || command+=(--qemu_args='-cpu qemu32,+nx')
 	# an oops or a panic ends the kernel at once, not at the timeout
 	for option in panic=-1 oops=panic $APPEND; do
 		command+=(--kernel_args="$option")
