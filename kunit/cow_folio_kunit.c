@@ -11,6 +11,7 @@
 #include <linux/rmap.h>
 #include <linux/sched.h>
 #include <linux/swap.h>
+#include <linux/swapops.h>
 
 #include "../internal.h"
 #include "cow_kunit.h"
@@ -982,7 +983,12 @@ static void folio_is_split(struct kunit *test)
 
 	split_up(test, make_folio(test), 0);
 	f->split = FOLIO;
-	expect_pages(test, FAULT, FOLIO);
+	/* Where a migration entry has no dirty bit, only the folio is dirty after that. */
+	cowt_expect_clean(test, migration_entry_supports_ad() ? FOLIO & ~BIT_ULL(FAULT) : FOLIO,
+			  true);
+	cowt_expect_region(test, FOLIO);
+	cowt_expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
+	cowt_expect_anon_mapped(test, FOLIO_PAGES);
 }
 
 /* Two folios that lie side by side in memory, too, are counted apart. */

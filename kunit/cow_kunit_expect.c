@@ -205,7 +205,7 @@ void cowt_expect_copied(struct kunit *test, unsigned int i)
 	KUNIT_EXPECT_EQ_MSG(test, is.refs, nr, "references to the copy of page %u", i);
 	if (nr > 1)
 		KUNIT_EXPECT_PTR_EQ_MSG(test, is.page, folio_page(page_folio(is.page),
-								  i - __ffs(f->large)),
+								  i - __ffs64(f->large)),
 					"page %u is another one of its folio", i);
 	KUNIT_EXPECT_TRUE_MSG(test, folio_test_lru(page_folio(is.page)),
 			      "the copy of page %u is on no LRU list", i);

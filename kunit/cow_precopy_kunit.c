@@ -564,7 +564,7 @@ static void no_room_in_zone(struct kunit *test)
 /* A node that the task may not have memory from has no room for it. */
 static void no_room_in_cpuset(struct kunit *test)
 {
-#ifdef CONFIG_CPUSETS
+#if defined(CONFIG_CPUSETS) && defined(CONFIG_NUMA)
 	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
 	nodemask_t allowed = current->mems_allowed;
 	bool room;
@@ -575,7 +575,7 @@ static void no_room_in_cpuset(struct kunit *test)
 	current->mems_allowed = allowed;
 	KUNIT_EXPECT_FALSE(test, room);
 #else
-	kunit_skip(test, "no cpusets in this configuration");
+	kunit_skip(test, "no cpusets with nodes in this configuration");
 #endif
 }
 
