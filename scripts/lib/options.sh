@@ -71,11 +71,10 @@ ARGS=()
 
 # For the help of commands. All commands take these options, so that scripts can give them
 # to any; one that has no use for some names only the others.
-# common_options [KERNELS]
 common_options()
 {
-	echo "  --kernel K      ${1:-6.12 (default), 7.3}, or the path of a kernel tree"
 	cat <<-'END'
+	  --kernel K      6.12 (default), 7.3, or the path of a kernel tree
 	  --jobs N        parallel jobs of builds
 	  --install-deps  install the host packages that are missing
 	  -v              say more
