@@ -89,7 +89,8 @@ check_gate_options()
 		die "--tree with --series needs --base REV, a revision of that tree"
 	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
-	[ -z "$SELFTEST" ] || [ -z "$KCIDB$MARKDOWN$SET$SET_CONFIG$APPEND_ON$NO_VERDICT$ONLY$SKIP" ] ||
+	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"
+	[ -z "$SELFTEST" ] || [ -z "$MARKDOWN$SET$SET_CONFIG$APPEND_ON$NO_VERDICT$ONLY$SKIP" ] ||
 		die "--selftest: each submission says what it is judged by; --filter, --quick and --fresh go with it"
 }
 
