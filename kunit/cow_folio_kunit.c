@@ -126,13 +126,19 @@ static void share_for_folio(struct kunit *test)
 	want_folio(test);
 }
 
-/* A fault at @at copied the pages @copied into small folios. */
-static void expect_pages(struct kunit *test, unsigned int at, u64 copied)
+/* The pages @copied are in small folios; the PTEs of @clean are clean. */
+static void expect_pages_clean(struct kunit *test, u64 copied, u64 clean)
 {
-	cowt_expect_clean(test, copied & ~BIT_ULL(at), true);
+	cowt_expect_clean(test, clean, true);
 	cowt_expect_region(test, copied);
 	cowt_expect_counts(test, hweight64(copied) - 1, COW_SKIP_NONE, 0);
 	cowt_expect_anon_mapped(test, hweight64(copied));
+}
+
+/* A fault at @at copied the pages @copied into small folios. */
+static void expect_pages(struct kunit *test, unsigned int at, u64 copied)
+{
+	expect_pages_clean(test, copied, copied & ~BIT_ULL(at));
 }
 
 /* A fault at @at copied the pages @copied into one large folio. */
@@ -984,11 +990,8 @@ static void folio_is_split(struct kunit *test)
 	split_up(test, make_folio(test), 0);
 	f->split = FOLIO;
 	/* Where a migration entry has no dirty bit, only the folio is dirty after that. */
-	cowt_expect_clean(test, migration_entry_supports_ad() ? FOLIO & ~BIT_ULL(FAULT) : FOLIO,
-			  true);
-	cowt_expect_region(test, FOLIO);
-	cowt_expect_counts(test, FOLIO_PAGES - 1, COW_SKIP_NONE, 0);
-	cowt_expect_anon_mapped(test, FOLIO_PAGES);
+	expect_pages_clean(test, FOLIO, migration_entry_supports_ad() ?
+			   FOLIO & ~BIT_ULL(FAULT) : FOLIO);
 }
 
 /* Two folios that lie side by side in memory, too, are counted apart. */

@@ -14,6 +14,7 @@ test_profile_options()
 	refused_with 'fork or cow' profile fork cow &&
 	refused_with 'from 2 to 16384' profile fork --count 1 &&
 	refused_with 'from 2 to 16384' profile cow --count 16385 &&
+	refused_with 'is too large' profile cow --count 99999999999999999999 &&
 	refused_with 'numbers of MB' profile fork --size 1,much &&
 	refused_with 'memory for 1024 MB' profile fork --size 2048 &&
 	refused_with 'twice' profile fork --size 1,16,01 &&
