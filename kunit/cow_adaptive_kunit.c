@@ -838,6 +838,41 @@ static void reuse_backward(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
+/*
+ * Around two page tables lies what looks as if their run went on: where tables are
+ * smaller than a page, those of others do.
+ */
+static void run_ends_with_table(struct kunit *test)
+{
+	const unsigned int nr = PAGE_SIZE / sizeof(pte_t);
+	struct vm_area_struct *vma = kunit_kzalloc(test, sizeof(*vma), GFP_KERNEL);
+	pte_t *tables = kunit_kzalloc(test, 4 * PAGE_SIZE, GFP_KERNEL);
+	pmd_t *pmds = kunit_kzalloc(test, 2 * sizeof(*pmds), GFP_KERNEL);
+	struct vm_fault vmf = { .vma = vma };
+	unsigned int i;
+	pte_t written;
+
+	if (__is_defined(__PAGETABLE_PMD_FOLDED))
+		kunit_skip(test, "a run ends with the page table in this configuration");
+	KUNIT_ASSERT_TRUE(test, vma && tables && pmds);
+	vma->vm_end = 128 * PUD_SIZE;
+	written = pte_mkdirty(mk_pte(virt_to_page(vma), vm_get_page_prot(VM_READ)));
+	written = pte_mkwrite_novma(pte_mksoft_dirty(written));
+	for (i = 0; i < 4 * nr; i++)
+		set_pte(tables + i, written);
+	pmd_populate(current->mm, pmds, virt_to_page(tables + nr));
+	pmd_populate(current->mm, pmds + 1, virt_to_page(tables + 2 * nr));
+
+	vmf.address = 64 * PUD_SIZE + PMD_SIZE - PAGE_SIZE;
+	vmf.pmd = pmds;
+	vmf.pte = tables + nr + PTRS_PER_PTE - 1;
+	KUNIT_EXPECT_EQ(test, cow_run(&vmf, 1, 3 * PTRS_PER_PTE, true), PTRS_PER_PTE);
+	vmf.address += PAGE_SIZE;
+	vmf.pmd = pmds + 1;
+	vmf.pte = tables + 2 * nr;
+	KUNIT_EXPECT_EQ(test, cow_run(&vmf, -1, 3 * PTRS_PER_PTE, true), PTRS_PER_PTE);
+}
+
 static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(chooses, adaptive_gen_params),
 	KUNIT_CASE_PARAM(chooses_no_hw_dirty, adaptive_gen_params),
@@ -846,6 +881,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(adaptive_vma_refuses, refused_gen_params),
 	KUNIT_CASE_PARAM(adaptive_no_plain_write, flags_gen_params),
 	KUNIT_CASE_PARAM(adaptive_vma_edge, edge_gen_params),
+	KUNIT_CASE(run_ends_with_table),
 	KUNIT_CASE_PARAM(race_below, race_gen_params),
 	KUNIT_CASE_PARAM(race_around, race_gen_params),
 	KUNIT_CASE_PARAM(unreadable_below, unreadable_gen_params),
