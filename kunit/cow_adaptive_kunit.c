@@ -9,6 +9,8 @@
 #include <linux/sched/sysctl.h>
 #include <linux/swap.h>
 
+#include <asm/pgalloc.h>
+
 #include "../internal.h"
 #include "cow_kunit.h"
 
@@ -838,39 +840,59 @@ static void reuse_backward(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
-/*
- * Around two page tables lies what looks as if their run went on: where tables are
- * smaller than a page, those of others do.
- */
-static void run_ends_with_table(struct kunit *test)
+/* Two page tables, each in a page of its own, between two pages that look like them */
+struct two_tables {
+	struct vm_area_struct vma;
+	pmd_t pmds[2];
+	pte_t *ptes;
+};
+
+#define PTES_PER_PAGE	(PAGE_SIZE / sizeof(pte_t))
+
+static struct two_tables *new_two_tables(struct kunit *test)
 {
-	const unsigned int nr = PAGE_SIZE / sizeof(pte_t);
-	struct vm_area_struct *vma = kunit_kzalloc(test, sizeof(*vma), GFP_KERNEL);
-	pte_t *tables = kunit_kzalloc(test, 4 * PAGE_SIZE, GFP_KERNEL);
-	pmd_t *pmds = kunit_kzalloc(test, 2 * sizeof(*pmds), GFP_KERNEL);
-	struct vm_fault vmf = { .vma = vma };
+	struct two_tables *t = kunit_kzalloc(test, sizeof(*t), GFP_KERNEL);
 	unsigned int i;
 	pte_t written;
 
+	KUNIT_ASSERT_NOT_NULL(test, t);
+	t->ptes = kunit_kzalloc(test, 4 * PAGE_SIZE, GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, t->ptes);
+	t->vma.vm_end = 128 * PUD_SIZE;
+	written = pte_mkdirty(mk_pte(virt_to_page(t->ptes), vm_get_page_prot(VM_READ)));
+	written = pte_mkwrite_novma(pte_mksoft_dirty(written));
+	for (i = 0; i < 4 * PTES_PER_PAGE; i++)
+		set_pte(t->ptes + i, written);
+	for (i = 0; i < 2; i++)
+		pmd_populate(current->mm, &t->pmds[i],
+			     virt_to_page(t->ptes + (i + 1) * PTES_PER_PAGE));
+	return t;
+}
+
+/* How far the run goes from the first or last PTE of a table into the other one */
+static unsigned int run_from(struct two_tables *t, unsigned int table, int step)
+{
+	unsigned int index = step > 0 ? PTRS_PER_PTE - 1 : 0;
+	struct vm_fault vmf = {
+		.vma = &t->vma,
+		.address = 64 * PUD_SIZE + table * PMD_SIZE + index * PAGE_SIZE,
+		.pmd = &t->pmds[table],
+		.pte = t->ptes + (table + 1) * PTES_PER_PAGE + index,
+	};
+
+	return cow_run(&vmf, step, 3 * PTRS_PER_PTE, true);
+}
+
+/* Where tables are smaller than a page, there are others around the next one. */
+static void run_ends_with_table(struct kunit *test)
+{
+	struct two_tables *t;
+
 	if (__is_defined(__PAGETABLE_PMD_FOLDED))
 		kunit_skip(test, "a run ends with the page table in this configuration");
-	KUNIT_ASSERT_TRUE(test, vma && tables && pmds);
-	vma->vm_end = 128 * PUD_SIZE;
-	written = pte_mkdirty(mk_pte(virt_to_page(vma), vm_get_page_prot(VM_READ)));
-	written = pte_mkwrite_novma(pte_mksoft_dirty(written));
-	for (i = 0; i < 4 * nr; i++)
-		set_pte(tables + i, written);
-	pmd_populate(current->mm, pmds, virt_to_page(tables + nr));
-	pmd_populate(current->mm, pmds + 1, virt_to_page(tables + 2 * nr));
-
-	vmf.address = 64 * PUD_SIZE + PMD_SIZE - PAGE_SIZE;
-	vmf.pmd = pmds;
-	vmf.pte = tables + nr + PTRS_PER_PTE - 1;
-	KUNIT_EXPECT_EQ(test, cow_run(&vmf, 1, 3 * PTRS_PER_PTE, true), PTRS_PER_PTE);
-	vmf.address += PAGE_SIZE;
-	vmf.pmd = pmds + 1;
-	vmf.pte = tables + 2 * nr;
-	KUNIT_EXPECT_EQ(test, cow_run(&vmf, -1, 3 * PTRS_PER_PTE, true), PTRS_PER_PTE);
+	t = new_two_tables(test);
+	KUNIT_EXPECT_EQ(test, run_from(t, 0, 1), PTRS_PER_PTE);
+	KUNIT_EXPECT_EQ(test, run_from(t, 1, -1), PTRS_PER_PTE);
 }
 
 static struct kunit_case cow_adaptive_cases[] = {
