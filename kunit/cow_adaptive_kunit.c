@@ -5,11 +5,10 @@
  * that are made writable without a copy.
  */
 #include <linux/mman.h>
+#include <linux/pgalloc.h>
 #include <linux/sched.h>
 #include <linux/sched/sysctl.h>
 #include <linux/swap.h>
-
-#include <asm/pgalloc.h>
 
 #include "../internal.h"
 #include "cow_kunit.h"
