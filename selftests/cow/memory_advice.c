@@ -490,6 +490,39 @@ static bool move_to(char *p, int node)
 	return !bind_memory(p, node, MPOL_MF_MOVE) && pages_on(p, node) == NR;
 }
 
+/* nr huge pages in a row. NULL, or the reason why there are none */
+static const char *map_huge(struct cow_undo *undo, char **p, int nr)
+{
+	/* It has 32 or 512 MB if a page has 16 or 64 kB. */
+	if (cow_pmd_size() > 4096 * 1024)
+		return "a huge page is too large for this test";
+	return cow_map_huge(undo, p, nr * cow_pmd_size(), TAG);
+}
+
+/* Does all of the huge page lie there now, and does a PMD still map it? */
+static bool move_huge(char *p, int node)
+{
+	void *page = p;
+	int status;
+
+	return !syscall(__NR_move_pages, 0, 1UL, &page, &node, &status, MPOL_MF_MOVE_ALL) &&
+	       pages_on(p, node) == NR &&
+	       cow_smaps_kb(p, "AnonHugePages") * 1024 == (long)cow_pmd_size();
+}
+
+/* One on the first of two nodes. NULL, or the reason why there is none */
+static const char *map_huge_on(struct cow_undo *undo, char **p, int node[2])
+{
+	const char *reason;
+
+	if (find_nodes(node) < 2)
+		return "fewer than two NUMA nodes with memory";
+	reason = map_huge(undo, p, 1);
+	if (!reason && !move_huge(*p, node[0]))
+		reason = "huge pages do not migrate";
+	return reason;
+}
+
 static int keeps(struct cow_child *self, void *arg)
 {
 	if (cow_child_stay(self))
@@ -521,6 +554,75 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ('v', cow_peek(self->p + i * ps));
 	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* A huge page that is shared migrates as a whole, and is still nobody's own. */
+TEST_F_TIMEOUT(memory_advice, numa_huge_shared, TEST_TIMEOUT)
+{
+	const char *reason;
+	struct cow_child c;
+	int i, node[2];
+	char *p;
+
+	reason = map_huge_on(&self->undo, &p, node);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	if (!move_huge(p, node[1])) {
+		cow_child_end(&c);
+		SKIP(return, "shared huge pages do not migrate");
+	}
+	for (i = 0; i < NR; i++)
+		cow_touch(p + i * ps, 'v');
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('v', cow_peek(p + i * ps));
+	EXPECT_EQ(-1, cow_check(p + NR * ps, cow_pmd_size() - NR * ps, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* A written huge page is still reported, even if MADV_FREE made it clean since then. */
+TEST_F_TIMEOUT(memory_advice, numa_huge_soft_dirty, TEST_TIMEOUT)
+{
+	const char *reason;
+	int node[2];
+	char *p;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	reason = map_huge_on(&self->undo, &p, node);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	ASSERT_EQ(0, cow_pagemap(p) & COW_PM_SOFT_DIRTY);
+	cow_touch(p, 'w');
+	/* Migration sets the bit of a dirty huge page on x86 anyway: make it clean. */
+	ASSERT_EQ(0, madvise(p, cow_pmd_size(), MADV_FREE));
+	ASSERT_NE(0, cow_pagemap(p) & COW_PM_SOFT_DIRTY);
+	if (!move_huge(p, node[1]))
+		SKIP(return, "huge pages that are marked as free do not migrate");
+	EXPECT_NE(0, cow_pagemap(p) & COW_PM_SOFT_DIRTY);
+	EXPECT_NE(0, cow_pagemap(p + (NR - 1) * ps) & COW_PM_SOFT_DIRTY);
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_huge_protected, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd, node[2];
+	char *p;
+
+	reason = map_huge_on(&self->undo, &p, node);
+	if (!reason)
+		reason = cow_uffd_wp(&fd, p, cow_pmd_size(), 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_uffd_protect(fd, p, cow_pmd_size(), true));
+	ASSERT_NE(0, cow_pagemap(p) & COW_PM_UFFD_WP);
+	if (!move_huge(p, node[1]))
+		SKIP(return, "huge pages that are write-protected do not migrate");
+	EXPECT_NE(0, cow_pagemap(p) & COW_PM_UFFD_WP);
+	EXPECT_NE(0, cow_pagemap(p + (NR - 1) * ps) & COW_PM_UFFD_WP);
+	close(fd);
 }
 
 /*
