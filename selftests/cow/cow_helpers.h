@@ -330,6 +330,11 @@ long long cow_file_key(const char *path, const char *key);
  * userfaultfd
  */
 
+/* Since 6.7. Include <linux/userfaultfd.h> before this file. */
+#ifndef UFFD_FEATURE_WP_ASYNC
+#define UFFD_FEATURE_WP_ASYNC	0x8000
+#endif
+
 /*
  * Register memory for write protection; features are UFFD_FEATURE_*. NULL, and the file
  * in *fd, for cow_uffd_protect(); or the reason why that is not possible

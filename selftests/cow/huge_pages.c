@@ -498,6 +498,36 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_unshared, TEST_TIMEOUT)
 	close(fd);
 }
 
+/*
+ * In asynchronous mode nobody is told: the written page, and no other, is not protected any
+ * more. One huge page is this process' own, the other is shared.
+ */
+TEST_F_TIMEOUT(huge_pages, uffd_asynchronous, TEST_TIMEOUT)
+{
+	int fd;
+
+	if (cow_uffd_wp(&fd, area, pages * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, cow_uffd_protect(fd, area, pages * ps, true));
+	ASSERT_EQ(pages, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_EQ(kb(pages), cow_smaps_kb(area, "AnonHugePages"));
+	cow_touch(area + FIRST * ps, 'w');
+	EXPECT_EQ(0, pages_with(COW_PM_UFFD_WP, FIRST, 1));
+	EXPECT_EQ(pages - 1, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_EQ(-1, wrong_page(false, FIRST, 1));
+
+	cow_fill(area + FIRST * ps, ps, TAG);
+	share_with(_metadata, keeps, NULL);
+	cow_touch(area + (nr + OTHER) * ps, 'w');
+	EXPECT_EQ(0, pages_with(COW_PM_UFFD_WP, nr + OTHER, 1));
+	EXPECT_EQ(pages - 2, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_EQ(-1, wrong_page(false, nr + OTHER, 1));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, by_child->wrong);
+	EXPECT_EQ(0, by_child->protected);
+	close(fd);
+}
+
 static int splices(struct cow_child *self, void *arg)
 {
 	struct iovec iov = { .iov_base = area + FIRST * ps, .iov_len = ps };

@@ -23,11 +23,6 @@
 #define FIRST_PINNED	10
 #define NR_PINNED	20
 
-/* Since 6.7 */
-#ifndef UFFD_FEATURE_WP_ASYNC
-#define UFFD_FEATURE_WP_ASYNC	0x8000
-#endif
-
 static size_t ps;
 
 FIXTURE(write_tracking)
