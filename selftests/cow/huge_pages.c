@@ -677,6 +677,46 @@ TEST_F_TIMEOUT(huge_pages, mthp_partly_writable, TEST_TIMEOUT)
 	EXPECT_EQ(-1, by_child->wrong);
 }
 
+/* The first page that has no soft-dirty bit but is odd, or has one but is even; or -1 */
+static int wrong_soft_dirty(void)
+{
+	int i;
+
+	for (i = 0; i < pages; i++)
+		if (pages_with(COW_PM_SOFT_DIRTY, i, 1) != i % 2)
+			return i;
+	return -1;
+}
+
+static int inherits_odd_bits(struct cow_child *self, void *arg)
+{
+	(void)self;
+	(void)arg;
+	return 1 + wrong_soft_dirty();
+}
+
+/* A fork takes only those PTEs together that are soft-dirty, or not, alike. */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_fork, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i, status;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	clear_soft_dirty(_metadata);
+	for (i = 1; i < pages; i += 2)
+		cow_touch(area + i * ps, 'w');
+	ASSERT_EQ(-1, wrong_soft_dirty());
+	ASSERT_EQ(0, cow_child_fork(&child, inherits_odd_bits, NULL));
+	status = cow_child_wait(&child);
+	EXPECT_EQ(0, status)
+		TH_LOG("the child's page %d", status - 1);
+	EXPECT_EQ(-1, wrong_soft_dirty());
+}
+
 static int pins_and_writes(struct cow_child *self, void *flags)
 {
 	if (pin(*(__u32 *)flags))
