@@ -790,6 +790,86 @@ TEST_F_TIMEOUT(huge_pages, zero_page, TEST_TIMEOUT)
 	EXPECT_EQ(-1, wrong_page(true, FIRST, 2));
 }
 
+/*
+ * A private mapping of a file: no write gets to the file, also if a PMD maps it.
+ */
+
+#define THP_DIR	"/sys/kernel/mm/transparent_hugepage/"
+
+/* Map the file to the area, private or shared. */
+static bool map_file(int fd, int flags)
+{
+	return mmap(area, nr * ps, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == area;
+}
+
+static bool file_is_huge(void)
+{
+	return cow_smaps_kb(area, "ShmemPmdMapped") == kb(nr);
+}
+
+/*
+ * Make the area a private mapping of a file, which is one huge page. NULL, or the reason
+ * why that is not possible
+ */
+static const char *map_huge_file(struct cow_undo *undo, int *fd)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), THP_DIR "hugepages-%ldkB/shmem_enabled", kb(nr));
+	if (!access(path, F_OK) && !cow_tweak(undo, path, "inherit"))
+		return "enabling huge pages of files " COW_NEEDS;
+	if (!cow_tweak(undo, THP_DIR "shmem_enabled", "advise"))
+		return "no huge pages of files, or enabling them " COW_NEEDS;
+	*fd = memfd_create("cow_huge", MFD_CLOEXEC);
+	if (*fd < 0 || ftruncate(*fd, nr * ps))
+		return "cannot make a file";
+	pages = nr;
+	area = cow_map(nr * ps, nr * ps);
+	if (!area || !map_file(*fd, MAP_SHARED))
+		return "no memory";
+	madvise(area, nr * ps, MADV_HUGEPAGE);
+	cow_fill(area, nr * ps, TAG);
+	if (!file_is_huge())
+		return "got no huge page for a file";
+	return map_file(*fd, MAP_PRIVATE) ? NULL : "no memory";
+}
+
+/* Reads before it writes, so that a PMD maps the file. */
+static int writes_to_private_file(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (wrong_page(false, 0, 0) != -1 || !file_is_huge())
+		return 1;
+	cow_touch(area + FIRST * ps, 'w');
+	if (wrong_page(false, FIRST, 1) != -1 || cow_child_stay(self))
+		return 2;
+	return wrong_page(false, FIRST, 1) == -1 ? 0 : 3;
+}
+
+TEST_F_TIMEOUT(huge_pages, private_file, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd;
+
+	reason = map_huge_file(&self->undo, &fd);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(-1, wrong_page(false, 0, 0));
+	if (!file_is_huge())
+		SKIP(return, "no PMD maps a private file");
+	share_with(_metadata, writes_to_private_file, NULL);
+	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+	EXPECT_TRUE(file_is_huge());
+	cow_touch(area + OTHER * ps, 'w');
+	EXPECT_EQ(-1, wrong_page(false, OTHER, 1));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, wrong_page(false, OTHER, 1));
+	/* And the file */
+	ASSERT_TRUE(map_file(fd, MAP_SHARED));
+	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+	close(fd);
+}
+
 #define NO_HUGE_PAGE	7	/* exit status */
 
 /* Charge batches of each CPU, and room for what the kernel needs for the cgroup itself */
