@@ -480,6 +480,27 @@ const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 t
 	return NULL;
 }
 
+const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 tag)
+{
+	const char *reason = cow_allow_folios(undo);
+	char *p;
+
+	if (reason)
+		return reason;
+	cow_map_hugepage = true;
+	p = cow_map(len, 65536);
+	if (!p)
+		return "no memory";
+	cow_fill(p, len, tag);
+	if (!(cow_page_flags(p) & COW_KPF_COMPOUND) ||
+	    !(cow_page_flags(p + len - cow_page_size()) & COW_KPF_COMPOUND)) {
+		cow_unmap(p, len);
+		return "got no huge pages of 64 kB";
+	}
+	*area = p;
+	return NULL;
+}
+
 static __u64 cow_mix(__u64 z)
 {
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;

@@ -235,6 +235,8 @@ void cow_unmap(void *addr, size_t len);
  * leaves alone. NULL, and the address in *area; or the reason why there are none
  */
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag);
+/* The same with folios of 64 kB, which PTEs map */
+const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 tag);
 
 /* Every 8-byte word of the page depends on tag and on its own address. */
 void cow_fill(void *addr, size_t len, __u64 tag);

@@ -6,7 +6,8 @@
  * writes and copies a small page; nothing else changes for either of them. Once nobody
  * else has the huge page, a write makes all of it writable, without a copy. Soft-dirty
  * bits, write protection by userfaultfd, pipes and pins work as with small pages, and
- * nothing leaks. True on any kernel.
+ * nothing leaks. What is written to a private mapping of a huge page of a file does not
+ * get to the file. True on any kernel.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -615,20 +616,8 @@ TEST_F_TIMEOUT(huge_pages, pinned_by_parent, TEST_TIMEOUT)
 /* Make the area two folios of 64 kB, which PTEs map. NULL, or why that is not possible */
 static const char *map_mthp(struct cow_undo *undo)
 {
-	const char *reason = cow_allow_folios(undo);
-
-	if (reason)
-		return reason;
-	cow_map_hugepage = true;
 	pages = 2 * 65536 / ps;
-	area = cow_map(pages * ps, 65536);
-	if (!area)
-		return "no memory";
-	cow_fill(area, pages * ps, TAG);
-	if (!(cow_page_flags(area) & COW_KPF_COMPOUND) ||
-	    !(cow_page_flags(area + (pages - 1) * ps) & COW_KPF_COMPOUND))
-		return "got no huge pages of 64 kB";
-	return NULL;
+	return cow_map_mthp(undo, &area, pages * ps, TAG);
 }
 
 /* The same with a page of such a folio */

@@ -523,16 +523,24 @@ static const char *map_huge_on(struct cow_undo *undo, char **p, int node[2])
 	return reason;
 }
 
+struct area {
+	char *p;
+	size_t len;
+};
+
 static int keeps(struct cow_child *self, void *arg)
 {
+	const struct area *area = arg;
+
 	if (cow_child_stay(self))
 		return 1;
-	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
+	return cow_check(area->p, area->len, TAG) == -1 ? 0 : 2;
 }
 
 /* Of both halves: the first one is the parent's alone, the second one is shared. */
 TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 {
+	struct area area = { .p = self->p, .len = NR * ps };
 	struct cow_child c;
 	int i, ret, node[2];
 
@@ -540,7 +548,7 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 		SKIP(return, "fewer than two NUMA nodes with memory");
 	if (!move_to(self->p, node[0]))
 		SKIP(return, "not enough free memory on node %d", node[0]);
-	ASSERT_EQ(0, cow_child_fork(&c, keeps, self->p));
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, &area));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	for (i = 0; i < NR / 2; i++)
 		cow_touch(self->p + i * ps, 'w');
@@ -559,6 +567,7 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 /* A huge page that is shared migrates as a whole, and is still nobody's own. */
 TEST_F_TIMEOUT(memory_advice, numa_huge_shared, TEST_TIMEOUT)
 {
+	struct area area = { .len = cow_pmd_size() };
 	const char *reason;
 	struct cow_child c;
 	int i, node[2];
@@ -567,7 +576,8 @@ TEST_F_TIMEOUT(memory_advice, numa_huge_shared, TEST_TIMEOUT)
 	reason = map_huge_on(&self->undo, &p, node);
 	if (reason)
 		SKIP(return, "%s", reason);
-	ASSERT_EQ(0, cow_child_fork(&c, keeps, p));
+	area.p = p;
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, &area));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	if (!move_huge(p, node[1])) {
 		cow_child_end(&c);
@@ -704,40 +714,83 @@ static bool read_faults(const char *page)
 	return cow_minflt() != before;
 }
 
-/* Use CPU time until two pages were seen that are marked: false after half a minute */
-static bool wait_for_marks(const char *p)
+/* Use CPU time until two folios were seen that are marked: false after half a minute */
+static bool wait_for_marks(const char *p, size_t folio_size)
 {
 	const time_t end = time(NULL) + 30;
 
 	do {
 		/* A fault may have been that of another page. */
-		if (read_faults(p) && read_faults(p + ps))
+		if (read_faults(p) && read_faults(p + folio_size))
 			return true;
 	} while (time(NULL) < end);
 	return false;
 }
 
-/* Marked, then shared: the fault that takes the mark off does not make a page writable. */
-TEST_F_TIMEOUT(memory_advice, numa_hinting, TEST_TIMEOUT)
+static const char *start_marking(struct cow_undo *undo)
 {
-	struct cow_child c;
 	pthread_t thread;
-	int i, node[2];
+	int node[2];
 
 	if (find_nodes(node) < 2)
-		SKIP(return, "fewer than two NUMA nodes with memory");
-	if (!cow_tweak(&self->undo, "/proc/sys/kernel/numa_balancing", "1"))
-		SKIP(return, "no NUMA balancing, or " COW_NEEDS);
-	ASSERT_EQ(0, pthread_create(&thread, NULL, sleep_for_ever, NULL));
-	if (!wait_for_marks(self->p))
+		return "fewer than two NUMA nodes with memory";
+	if (!cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "1"))
+		return "no NUMA balancing, or " COW_NEEDS;
+	return pthread_create(&thread, NULL, sleep_for_ever, NULL) ? "no thread" : NULL;
+}
+
+/*
+ * Marked, then shared: the fault that takes the mark off does not make a page writable.
+ * There are more than two folios, as the reads take the marks off the first two.
+ */
+static void test_numa_hinting(struct __test_metadata *_metadata, struct cow_undo *undo,
+			      struct area *area, size_t folio_size)
+{
+	const char *reason = start_marking(undo);
+	struct cow_child c;
+	size_t at;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!wait_for_marks(area->p, folio_size))
 		SKIP(return, "no page was marked by NUMA balancing in 30 s");
-	ASSERT_EQ(0, cow_child_fork(&c, keeps, self->p));
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, area));
 	ASSERT_EQ(1, cow_child_recv(&c));
-	for (i = 0; i < NR; i++)
-		cow_touch(self->p + i * ps, 'w');
-	for (i = 0; i < NR; i++)
-		EXPECT_EQ('w', cow_peek(self->p + i * ps));
+	for (at = 0; at < area->len; at += folio_size)
+		cow_touch(area->p + at, 'w');
+	for (at = 0; at < area->len; at += folio_size)
+		EXPECT_EQ('w', cow_peek(area->p + at));
 	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_hinting, TEST_TIMEOUT)
+{
+	struct area area = { .p = self->p, .len = NR * ps };
+
+	test_numa_hinting(_metadata, &self->undo, &area, ps);
+}
+
+/* The fault takes the marks off all pages of a folio. */
+TEST_F_TIMEOUT(memory_advice, numa_hinting_mthp, TEST_TIMEOUT)
+{
+	struct area area = { .len = 4 * 65536 };
+	const char *reason;
+
+	reason = cow_map_mthp(&self->undo, &area.p, area.len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	test_numa_hinting(_metadata, &self->undo, &area, 65536);
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_hinting_huge, TEST_TIMEOUT)
+{
+	struct area area = { .len = 4 * cow_pmd_size() };
+	const char *reason;
+
+	reason = map_huge(&self->undo, &area.p, 4);
+	if (reason)
+		SKIP(return, "%s", reason);
+	test_numa_hinting(_metadata, &self->undo, &area, cow_pmd_size());
 }
 
 /*
