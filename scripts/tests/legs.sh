@@ -321,7 +321,7 @@ plain_tests()
 # that which waits for NUMA balancing
 plain_on_two_nodes()
 {
-	local own=$SCRATCH/two-nodes.results status=0 test tests=(numa_{policy,local,shared,protected})
+	local own=$SCRATCH/two-nodes.results status=0 test tests=(numa_{policy,local,shared,protected,huge_shared,huge_protected})
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
 		--filter "memory_advice:numa_hinting ${tests[*]/#/memory_advice:}" --append numa=fake=2 || status=$?
