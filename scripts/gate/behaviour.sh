@@ -83,6 +83,7 @@ kernel_to_boot()
 # complaint of the kernel it is tried once more: the host may have been too slow for it.
 job_failed()
 {
+	die_of_switch "$1"
 	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ]; then
 		say "the patched kernel: $2; once more"
 		rm -rf "$1.first"
@@ -256,17 +257,18 @@ run_on_submission()
 	: > "$RESULTS"
 	GUEST_SILENCE=$(silence_limit)
 	run_selftests
-	! grep -q '^cannot set ' "$LOGS/guest/job.log" || die_of_switch
+	die_of_switch "$LOGS/guest"
 	[ -n "$G_OURS" ] || compare_with_base
 	take_results "$1"
 }
 
-# die_of_switch: the guest could not set what --set, or a mail, names
+# die_of_switch DIR: if the guest could not set what --set, or a mail, names
 die_of_switch()
 {
 	local what
-	what=$(sed -n 's/^cannot set //p' "$LOGS/guest/job.log" | tr -d '\r' | sed -n 1p)
-	die "the patched kernel does not take $what ($(awk -F '\t' -v what="$what" '$1 == what { by = $2 } END { print by }' <<< "$G_SWITCHED"))"
+	[ -f "$1/job.log" ] || return 0
+	what=$(sed -n 's/^cannot set //p' "$1/job.log" | tr -d '\r' | sed -n 1p)
+	[ -z "$what" ] || die "the patched kernel does not take $what ($(awk -F '\t' -v what="$what" '$1 == what { by = $2 } END { print by }' <<< "$G_SWITCHED"))"
 }
 
 # compare_with_base: tests that fail, or skip though they should not here, are run on the

@@ -41,13 +41,14 @@ base_survives()
 }
 
 # The settings that our own series is run with: nothing ahead, a fixed window, an adaptive
-# one
+# one. Another submission is run as it is, and with what --set and --append switch on.
 modes()
 {
 	if [ -n "$G_OURS" ]; then
 		echo off 15 adaptive
 	else
 		echo patched
+		[ -z "$SET$APPEND_ON" ] || echo switched
 	fi
 }
 
@@ -107,6 +108,8 @@ build_programs()
 # results_of KERNEL NAME MODE: one line for each test, in $RUNS/NAME
 results_of()
 {
+	local APPEND=$APPEND
+	[ "$3" != switched ] || APPEND+=" $APPEND_ON"
 	boot_kernel "$1"
 	BENCH_PATH=
 	rm -rf "${LOGS:?}/$2"
@@ -124,6 +127,7 @@ set_mode()
 	off) set_sysctl cow_precopy 0 ;;
 	15) set_sysctl cow_precopy 1; set_sysctl cow_precopy_pages 15 ;;
 	adaptive) set_sysctl cow_precopy 1; set_sysctl cow_precopy_pages 0 ;;
+	switched) SWITCH_ON=$SET switch_on_lines >> "$BENCH_JOB" ;;
 	esac
 }
 

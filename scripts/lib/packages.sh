@@ -39,6 +39,7 @@ host_packages()
 	/usr/include/libelf.h	libelf-dev
 	/usr/include/sys/capability.h	libcap-dev
 	/usr/include/numa.h	libnuma-dev
+	/usr/include/liburing.h	liburing-dev
 	/usr/lib/python3/dist-packages/docutils/__init__.py	python3-docutils
 	/usr/lib/python3/dist-packages/jsonschema/__init__.py	python3-jsonschema
 	/usr/share/keyrings/debian-archive-keyring.gpg	debian-archive-keyring

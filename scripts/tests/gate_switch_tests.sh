@@ -162,3 +162,24 @@ test_gate_judged_by_base()
 	: > "$SCRATCH/none"
 	want_same "$(judge_by_base "$SCRATCH/base" "$SCRATCH/none" "$SCRATCH/patched" | cut -f 1,2 | tr '\t' ' ' | paste -sd,)" "skip console,fail guest"
 }
+
+# The kernel's own mm selftests run once more with what is switched on.
+test_gate_mm_selftests_switched()
+{
+	local BENCH_JOB=$SCRATCH/job LOGS=$SCRATCH/logs RUNS=$SCRATCH APPEND=fixed SET=vm.rival=1 APPEND_ON=rival=on G_OURS=''
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/mm-selftests.sh"
+	boot_kernel() { :; }
+	begin_job() { : > "$BENCH_JOB"; }
+	add_programs() { :; }
+	add_results() { :; }
+	run_job() { echo "$APPEND" > "$SCRATCH/arguments"; }
+	want_same "$(modes | paste -sd' ')" 'patched switched' || return
+	results_of patched patched patched
+	want_same "$(cat "$SCRATCH/arguments")" fixed && want_same "$(grep -c rival "$BENCH_JOB")" 0 || return
+	results_of patched switched switched
+	want_same "$(cat "$SCRATCH/arguments")" 'fixed rival=on' && want_same "$(grep -c "echo '1' > '/proc/sys/vm/rival'" "$BENCH_JOB")" 1 || return
+	SET=''
+	APPEND_ON=''
+	want_same "$(modes)" patched
+}
