@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/swap.h>
+#include <sys/time.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -19,6 +20,13 @@
 #define TAG		41
 #define ROUNDS		4
 #define POISONED	17	/* this page */
+
+/*
+ * swapoff does not end while a process has pages in swap that it does not know of. It is
+ * stuck if it frees nothing in so many periods of so many seconds.
+ */
+#define STUCK_PERIODS	3
+#define PERIOD		10
 
 /* What per-CPU batches of charges may hide */
 #define SLACK		(NR * ROUNDS / 4)
@@ -218,6 +226,7 @@ enum result {
 	NOT_CLEARED,
 	NOT_WRITTEN,
 	NOT_SWITCHED_OFF,
+	SWAPOFF_IS_STUCK,
 };
 
 struct work {
@@ -242,14 +251,60 @@ static int writes_odd(struct cow_child *self, void *arg)
 	return content_is_right(work->p, odd, TAG + 2) ? 0 : 4;
 }
 
-/* Shared by both, the pages come back from swap that is no more. */
+static void on_alarm(int sig)
+{
+	(void)sig;
+}
+
+/* Every so many seconds a signal ends a system call that sleeps or works. 0: never again */
+static void interrupt_every(int seconds)
+{
+	struct sigaction action = { .sa_handler = on_alarm };
+	struct itimerval timer = {
+		.it_interval.tv_sec = seconds,
+		.it_value.tv_sec = seconds,
+	};
+
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static long long swap_used_kb(void)
+{
+	return cow_file_key("/proc/meminfo", "SwapTotal") -
+	       cow_file_key("/proc/meminfo", "SwapFree");
+}
+
+/* Switch it off, and on again. */
+static int without_all_swap(struct swaps *off)
+{
+	long long used, least = swap_used_kb();
+	int ret, stuck = 0;
+
+	do {
+		errno = 0;
+		ret = swap_off(off) ? FINE :
+		      errno == EINTR ? SWAPOFF_IS_STUCK : NOT_SWITCHED_OFF;
+		swap_on(off);
+		used = swap_used_kb();
+		if (used < least)
+			least = used;
+		else
+			stuck++;
+	} while (ret == SWAPOFF_IS_STUCK && stuck < STUCK_PERIODS);
+	return ret;
+}
+
+/* Whoever shares them, the pages come back from swap that is no more. */
 static int without_swap(struct work *work)
 {
-	bool off = swap_off(work->off);
+	int ret;
 
-	swap_on(work->off);
-	if (!off)
-		return NOT_SWITCHED_OFF;
+	interrupt_every(PERIOD);
+	ret = without_all_swap(work->off);
+	interrupt_every(0);
+	if (ret != FINE)
+		return ret;
 	return cow_swapped(work->p, NR) ? STILL_IN_SWAP : FINE;
 }
 
@@ -289,6 +344,40 @@ static int round_of_both(struct work *work)
 static int round_of_swapoff(struct work *work)
 {
 	return write_from_swap(work, without_swap);
+}
+
+/* Does not look at its pages until it is told to. */
+static int looks_late(struct cow_child *self, void *arg)
+{
+	struct work *work = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	return content_is_right(work->p, no_page, 0) ? 0 : 2;
+}
+
+/*
+ * The pages are in swap before the child is there: of the child's share in them, swapoff
+ * knows only from the fork.
+ */
+static int round_of_heirs(struct work *work)
+{
+	struct cow_child c;
+	int ret;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (cow_child_fork(&c, looks_late, work) || cow_child_recv(&c) != 1)
+		return NO_CHILD;
+	ret = without_swap(work);
+	if (ret != FINE)
+		return ret;
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (cow_child_send(&c, 2) || cow_child_end(&c))
+		return CHILD_IS_WRONG;
+	return content_is_right(work->p, no_page, 0) ? FINE : PARENT_IS_WRONG;
 }
 
 /* Reclaim finds the copies, too. */
@@ -522,6 +611,11 @@ TEST_F_TIMEOUT(swap_and_poison, both_write, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, swapoff, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self, round_of_swapoff);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, swapoff_of_heirs, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self, round_of_heirs);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, copies, TEST_TIMEOUT)
