@@ -754,6 +754,16 @@ long long cow_file_key(const char *path, const char *key)
 	return val;
 }
 
+static const char *cow_uffd_open(int *fd)
+{
+	/* Faults of the kernel are for root only, and not needed here. */
+	*fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+	if (*fd < 0)
+		return errno == EPERM ? "userfaultfd is not permitted" :
+					"kernel without userfaultfd";
+	return NULL;
+}
+
 const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
 {
 	struct uffdio_api api = {
@@ -764,17 +774,33 @@ const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
 		.range = { .start = (uintptr_t)addr, .len = len },
 		.mode = UFFDIO_REGISTER_MODE_WP,
 	};
+	const char *reason = cow_uffd_open(fd);
 
-	/* Faults of the kernel are for root only, and not needed here. */
-	*fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
-	if (*fd < 0)
-		return errno == EPERM ? "userfaultfd is not permitted" :
-					"kernel without userfaultfd";
+	if (reason)
+		return reason;
 	if (ioctl(*fd, UFFDIO_API, &api))
 		return errno == EPERM ? "following a fork needs root" :
 		       "no write protection by userfaultfd on this architecture";
 	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
 		return "cannot register for write protection by userfaultfd";
+	return NULL;
+}
+
+const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = features };
+	struct uffdio_register reg = {
+		.range = { .start = (uintptr_t)addr, .len = len },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	const char *reason = cow_uffd_open(fd);
+
+	if (reason)
+		return reason;
+	if (ioctl(*fd, UFFDIO_API, &api))
+		return "userfaultfd of this kernel lacks what the test needs";
+	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
+		return "cannot register for missing pages by userfaultfd";
 	return NULL;
 }
 

@@ -342,6 +342,8 @@ long long cow_file_key(const char *path, const char *key);
  * in *fd, for cow_uffd_protect(); or the reason why that is not possible
  */
 const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features);
+/* The same for pages that are missing */
+const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features);
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
 
 /*

@@ -3,18 +3,39 @@
  * Pages that parent and child share and that are swapped out, or poisoned, when one of
  * them writes, on any kernel. Each process reads back its own data, and knows after swap,
  * too, which pages were written to and which are protected. An access to the poisoned
- * page gets SIGBUS in every process, an access to any other page does not.
+ * page gets SIGBUS in every process, an access to any other page does not; and SIGSEGV if
+ * it is a guard page.
  *
  * Only a memory cgroup of the test's own is reclaimed, but swap is switched off, and on
  * again, for all.
  */
+#include <linux/userfaultfd.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/swap.h>
 #include <sys/time.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+
+/* Since 6.6 */
+#ifndef UFFDIO_POISON
+#define UFFD_FEATURE_POISON	0x4000
+
+struct uffdio_poison {
+	struct uffdio_range range;
+	__u64 mode;
+	__s64 updated;
+};
+
+#define UFFDIO_POISON		_IOWR(UFFDIO, 0x08, struct uffdio_poison)
+#endif
+
+/* Since 6.13 */
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL	102
+#endif
 
 #define NR		512	/* pages */
 #define TAG		41
@@ -645,26 +666,29 @@ TEST_F_TIMEOUT(swap_and_poison, protected, TEST_TIMEOUT)
  */
 
 static sigjmp_buf out;
-static int bus_code;
-static char *bus_address;
+static int caught, caught_code;
+static char *caught_address;
+/* What an access gets */
+static int refusal = SIGBUS;
 
-static void on_bus_error(int sig, siginfo_t *info, void *context)
+static void on_refusal(int sig, siginfo_t *info, void *context)
 {
-	(void)sig;
 	(void)context;
-	__atomic_store_n(&bus_code, info->si_code, __ATOMIC_RELAXED);
-	__atomic_store_n(&bus_address, (char *)info->si_addr, __ATOMIC_RELAXED);
+	__atomic_store_n(&caught, sig, __ATOMIC_RELAXED);
+	__atomic_store_n(&caught_code, info->si_code, __ATOMIC_RELAXED);
+	__atomic_store_n(&caught_address, (char *)info->si_addr, __ATOMIC_RELAXED);
 	siglongjmp(out, 1);
 }
 
-/* Is an access to the page refused as that to poisoned memory? */
+/* Is an access to the page refused as that to poisoned memory, or to a guard page? */
 static bool access_is_refused(char *page, bool write)
 {
 	if (sigsetjmp(out, 1)) {
-		char *address = __atomic_load_n(&bus_address, __ATOMIC_RELAXED);
+		char *address = __atomic_load_n(&caught_address, __ATOMIC_RELAXED);
 
-		return __atomic_load_n(&bus_code, __ATOMIC_RELAXED) ==
-			       BUS_MCEERR_AR &&
+		return __atomic_load_n(&caught, __ATOMIC_RELAXED) == refusal &&
+		       (refusal != SIGBUS ||
+			__atomic_load_n(&caught_code, __ATOMIC_RELAXED) == BUS_MCEERR_AR) &&
 		       address >= page && address < page + ps;
 	}
 	if (write)
@@ -674,14 +698,14 @@ static bool access_is_refused(char *page, bool write)
 	return false;
 }
 
-static int catch_bus_errors(void)
+static int catch_refusals(void)
 {
 	struct sigaction action = {
-		.sa_sigaction = on_bus_error,
+		.sa_sigaction = on_refusal,
 		.sa_flags = SA_SIGINFO,
 	};
 
-	return sigaction(SIGBUS, &action, NULL) ? -errno : 0;
+	return sigaction(refusal, &action, NULL) ? -errno : 0;
 }
 
 /* Whoever injects the error gets a SIGBUS for it, too. */
@@ -728,37 +752,101 @@ static int meets_poison(struct cow_child *self, void *arg)
 	return others_are_right(p, all_but_poisoned, TAG + 2) ? 0 : 5;
 }
 
-TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
+/* NULL, or the reason why the kernel does not know poisoned memory */
+static const char *no_memory_failure(const char *p)
 {
-	struct cow_child c;
-	char *p;
-	int i;
-
-	if (!cow_may_change())
-		SKIP(return, "poisoning a page " COW_NEEDS);
-	p = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, p);
 	/* The guard page cannot be poisoned, and that is the only reason. */
 	errno = 0;
-	madvise(p - ps, ps, MADV_HWPOISON);
-	if (errno != EFAULT)
-		SKIP(return, "no MADV_HWPOISON: %s", strerror(errno));
-	cow_fill(p, NR * ps, TAG);
-	ASSERT_EQ(0, catch_bus_errors());
-	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
-	ASSERT_EQ(1, cow_child_recv(&c));
-	ASSERT_EQ(0, poison(p + POISONED * ps));
+	madvise((char *)p - ps, ps, MADV_HWPOISON);
+	return errno == EFAULT ? NULL : strerror(errno);
+}
+
+/* In the parent, too. The child waits to be told. */
+static void expect_refusals(struct __test_metadata *_metadata, char *p, struct cow_child *c)
+{
+	int i;
+
 	/* Next to it, and everywhere */
 	for (i = 0; i < NR; i++)
 		if (all_but_poisoned(i) && even(i))
 			cow_fill(p + i * ps, ps, TAG + 1);
 	EXPECT_TRUE(access_is_refused(p + POISONED * ps, true));
 	EXPECT_TRUE(others_are_right(p, even, TAG + 1));
-	ASSERT_EQ(0, cow_child_send(&c, 2));
-	EXPECT_EQ(0, cow_child_wait(&c));
+	ASSERT_EQ(0, cow_child_send(c, 2));
+	EXPECT_EQ(0, cow_child_wait(c));
 	EXPECT_TRUE(others_are_right(p, even, TAG + 1));
 	EXPECT_TRUE(access_is_refused(p + POISONED * ps, false));
 	cow_unmap(p, NR * ps);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
+{
+	const char *reason;
+	struct cow_child c;
+	char *p;
+
+	if (!cow_may_change())
+		SKIP(return, "poisoning a page " COW_NEEDS);
+	p = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, p);
+	reason = no_memory_failure(p);
+	if (reason)
+		SKIP(return, "no MADV_HWPOISON: %s", reason);
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, catch_refusals());
+	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, poison(p + POISONED * ps));
+	expect_refusals(_metadata, p, &c);
+}
+
+/*
+ * After a migration, userfaultfd makes poisoned what was poisoned on the other machine.
+ * There is no page, but what is in the page table instead is for the child as well.
+ */
+TEST_F_TIMEOUT(swap_and_poison, poison_is_inherited, TEST_TIMEOUT)
+{
+	struct uffdio_poison args = { .range.len = ps };
+	const char *reason;
+	struct cow_child c;
+	char *p;
+	int fd;
+
+	p = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, p);
+	/* Without it an access is another error, or a kernel bug in User-mode Linux. */
+	reason = no_memory_failure(p);
+	if (reason)
+		SKIP(return, "no MADV_HWPOISON: %s", reason);
+	write_pages(p, all_but_poisoned, TAG);
+	reason = cow_uffd_missing(&fd, p, NR * ps, UFFD_FEATURE_POISON);
+	if (reason)
+		SKIP(return, "%s", reason);
+	args.range.start = (uintptr_t)(p + POISONED * ps);
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_POISON, &args));
+	ASSERT_EQ(0, catch_refusals());
+	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	expect_refusals(_metadata, p, &c);
+	close(fd);
+}
+
+/* A guard page is no page either. */
+TEST_F_TIMEOUT(swap_and_poison, guard_is_inherited, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *p;
+
+	p = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, p);
+	cow_fill(p, NR * ps, TAG);
+	if (madvise(p + POISONED * ps, ps, MADV_GUARD_INSTALL))
+		SKIP(return, "kernel without MADV_GUARD_INSTALL");
+	refusal = SIGSEGV;
+	ASSERT_EQ(0, catch_refusals());
+	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	expect_refusals(_metadata, p, &c);
 }
 
 TEST_HARNESS_MAIN
