@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A mapping changes after some of its pages were copied, and others are still shared:
- * it is made read-only, moved, merged, written to by force, shared again, or reclaimed.
- * No page becomes writable that way, none is lost, and none is anybody else's. True on
- * any kernel.
+ * it is made read-only, moved, merged, written to by force, shared again, or reclaimed,
+ * or its file gets a hole. No page becomes writable that way, none is lost, and none is
+ * anybody else's. True on any kernel.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -129,6 +129,15 @@ static int make_file(const char *p)
 		return -EIO;
 	}
 	return fd;
+}
+
+static bool is_zero(const char *page)
+{
+	size_t i;
+
+	for (i = 0; i < ps && !page[i]; i++)
+		;
+	return i == ps;
 }
 
 static void expect_read_only(struct __test_metadata *_metadata, int fd, char *p)
@@ -374,6 +383,116 @@ TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* The content of private copies; the file has another one. */
+#define COPY_TAG	(TAG + 1)
+
+/* The first page that is not: the even ones are copies, the odd ones read from a hole */
+static int wrong_at_hole(const char *map)
+{
+	int i;
+
+	for (i = 0; i < NR; i++) {
+		const char *page = map + i * ps;
+
+		if (i & 1 ? !is_zero(page) : cow_check(page, ps, COPY_TAG) != -1)
+			return i;
+	}
+	return -1;
+}
+
+/* The first page that can be read, or -1 if there is none */
+static int readable_page(const char *map)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		if (cow_unshare(map + i * ps) != -EFAULT)
+			return i;
+	return -1;
+}
+
+static int keeps_copies(struct cow_child *self, void *arg)
+{
+	const char *map = arg;
+
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 1;
+	if (wrong_at_hole(map) != -1)
+		return 2;
+	if (cow_child_send(self, 3) || cow_child_recv(self) != 4)
+		return 3;
+	return readable_page(map) == -1 ? 0 : 4;
+}
+
+/* A private mapping whose even pages are copies: every second one was read before. */
+static char *map_with_copies(int fd)
+{
+	char *map = mmap(NULL, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	int i;
+
+	if (map == MAP_FAILED)
+		return NULL;
+	for (i = 0; i < NR; i++)
+		if (!(i & 2))
+			cow_peek(map + i * ps);
+	for (i = 0; i < NR; i += 2)
+		cow_fill(map + i * ps, ps, COPY_TAG);
+	return map;
+}
+
+/* Most copies, at least; the pages of the file have no swap entries here. */
+static void page_out_copies(char *map)
+{
+	int i;
+
+	for (i = 0; i < 20 && cow_swapped(map, NR) < NR / 2; i++) {
+		cow_drain_lru();
+		madvise(map, NR * ps, MADV_PAGEOUT);
+	}
+}
+
+static void punch_and_truncate(struct __test_metadata *_metadata, const char *content,
+			       bool in_swap)
+{
+	struct cow_child c;
+	char *map;
+	int fd;
+
+	fd = make_file(content);
+	ASSERT_LE(0, fd);
+	map = map_with_copies(fd);
+	ASSERT_NE(NULL, map);
+	if (in_swap)
+		page_out_copies(map);
+	ASSERT_EQ(0, cow_child_fork(&c, keeps_copies, map));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, NR * ps));
+	EXPECT_EQ(-1, wrong_at_hole(map));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	EXPECT_EQ(3, cow_child_recv(&c));
+	/* Beyond the end of the file there are no copies either. */
+	ASSERT_EQ(0, ftruncate(fd, 0));
+	EXPECT_EQ(-1, readable_page(map));
+	cow_child_send(&c, 4);
+	EXPECT_EQ(0, cow_child_wait(&c));
+	munmap(map, NR * ps);
+	close(fd);
+}
+
+static bool have_swap(void)
+{
+	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
+	       4 * NR * (long)ps;
+}
+
+/* What a file loses is not what was copied from it. */
+TEST_F_TIMEOUT(mapping_changes, private_copies_outlive_the_hole, TEST_TIMEOUT)
+{
+	punch_and_truncate(_metadata, self->p, false);
+	if (have_swap())
+		punch_and_truncate(_metadata, self->p, true);
+}
+
 /* Has not seen what its parent wrote; what MADV_FREE was told may be zeroes. */
 static int sees_nothing(struct cow_child *self, void *arg)
 {
@@ -407,12 +526,6 @@ TEST_F_TIMEOUT(mapping_changes, shared_while_clean, TEST_TIMEOUT)
 		EXPECT_EQ('w', cow_peek(self->p + i * ps));
 	for (i = 0; i < 2; i++)
 		EXPECT_EQ(0, cow_child_end(&c[i]));
-}
-
-static bool have_swap(void)
-{
-	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
-	       4 * NR * (long)ps;
 }
 
 /* The kernel finds a copy by its reverse mapping, wherever that is meanwhile. */
