@@ -7,11 +7,25 @@
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+
+/* Since 6.8 */
+#ifndef UFFDIO_MOVE
+#define UFFD_FEATURE_MOVE	0x10000
+
+struct uffdio_move {
+	__u64 dst, src, len, mode;
+	__s64 move;
+};
+
+#define UFFDIO_MOVE		_IOWR(UFFDIO, 0x05, struct uffdio_move)
+#endif
 
 #define NR		64	/* pages */
 #define TAG		43
@@ -26,6 +40,7 @@ static size_t ps;
 FIXTURE(mapping_changes)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	char *p;
 };
 
@@ -55,6 +70,7 @@ FIXTURE_SETUP(mapping_changes)
 
 FIXTURE_TEARDOWN_PARENT(mapping_changes)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
@@ -201,6 +217,86 @@ TEST_F_TIMEOUT(mapping_changes, moved, TEST_TIMEOUT)
 	for (i = 0; i < NR / 2; i++)
 		EXPECT_EQ(before[i], after[i]) TH_LOG("page %d", i);
 	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* Have userfaultfd move pages to another address. 0 or a negative errno */
+static int move_pages_of(int fd, char *to, char *from, size_t len)
+{
+	struct uffdio_move move = {
+		.dst = (uintptr_t)to, .src = (uintptr_t)from, .len = len,
+	};
+
+	return ioctl(fd, UFFDIO_MOVE, &move) ? -errno : 0;
+}
+
+/* A page is writable where userfaultfd has moved it: so that is refused while it is shared. */
+TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
+{
+	const char *reason;
+	struct cow_child c;
+	char *to;
+	int i, fd;
+
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+			TH_LOG("page %d", i);
+	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+	/* Our own copy */
+	write_up(self->p, 0, 1);
+	EXPECT_EQ(0, move_pages_of(fd, to, self->p, ps));
+	EXPECT_EQ(0, cow_child_end(&c));
+	/* Nobody else has the others. */
+	write_up(self->p, 1, NR);
+	for (i = 1; i < NR; i++)
+		EXPECT_EQ(0, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+			TH_LOG("page %d", i);
+	for (i = 0; i < NR; i++) {
+		ASSERT_EQ(0, cow_pagemap(self->p + i * ps) & COW_PM_PRESENT);
+		ASSERT_NE(0, cow_pagemap(to + i * ps) & COW_PM_PRESENT);
+		EXPECT_EQ('w', cow_peek(to + i * ps));
+	}
+	close(fd);
+}
+
+TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
+{
+	const size_t len = cow_pmd_size();
+	char *huge, *to, *saved;
+	const char *reason;
+	struct cow_child c;
+	int fd;
+
+	reason = cow_map_huge(&self->undo, &huge, len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	to = cow_map(len, len);
+	ASSERT_NE(NULL, to);
+	saved = cow_map(len, 0);
+	ASSERT_NE(NULL, saved);
+	reason = cow_uffd_missing(&fd, to, len, UFFD_FEATURE_MOVE);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, huge, len / ps));
+	EXPECT_EQ(-EBUSY, move_pages_of(fd, to, huge, len));
+	/* Nor is a part of it */
+	EXPECT_EQ(-EBUSY, move_pages_of(fd, to, huge, ps));
+	EXPECT_EQ((long)len / 1024, cow_smaps_kb(huge, "AnonHugePages"));
+	EXPECT_EQ(-1, cow_check(huge, len, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+	ASSERT_EQ(0, cow_drain_lru());
+	cow_touch(huge, 'w');
+	memcpy(saved, huge, len);
+	EXPECT_EQ(0, move_pages_of(fd, to, huge, len));
+	EXPECT_EQ(0, cow_pagemap(huge) & COW_PM_PRESENT);
+	ASSERT_NE(0, cow_pagemap(to) & COW_PM_PRESENT);
+	EXPECT_EQ(0, memcmp(saved, to, len));
+	close(fd);
 }
 
 /* Write tracking goes by addresses: a page is soft-dirty at the address it is moved to. */
