@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages that GUP-fast pins, without mmap_lock and without a page fault, as O_DIRECT,
+ * io_uring and vfio do; and a fork.
+ *
+ * fork() must see the pin, and copy the page for the child at once: were it shared, then
+ * the parent's next write would go to a copy, and the device would go on with the old
+ * page. That the process has pinned anything is a flag of its mm, which stays. So each
+ * test is a process of its own, all of whose pins are fast. True on any kernel.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+#include "../../../../mm/gup_test.h"
+
+#define GUP_TEST	"/sys/kernel/debug/gup_test"
+#define NR		32	/* pages */
+#define FIRST_PINNED	10
+#define NR_PINNED	8
+#define OLD		41	/* tags of the content */
+#define NEW		42
+#define FORKS		40	/* while another thread pins a page */
+#define WRITES		8	/* to it, each time */
+
+#define FOR_READING	0
+#define FOR_WRITING	PIN_LONGTERM_TEST_FLAG_USE_WRITE
+
+static size_t ps;
+static int gup_fd;
+
+FIXTURE(fast_pins)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+};
+
+FIXTURE_VARIANT(fast_pins)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(fast_pins, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(fast_pins, adaptive) { .ahead = COW_ADAPTIVE };
+
+FIXTURE_SETUP(fast_pins)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	gup_fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
+	if (gup_fd < 0)
+		SKIP(return, "no " GUP_TEST ": %s", strerror(errno));
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+}
+
+FIXTURE_TEARDOWN_PARENT(fast_pins)
+{
+	cow_undo(&self->undo);
+	cow_restore(&self->saved);
+}
+
+static int pin(char *p, int nr, __u32 flags)
+{
+	struct pin_longterm_test args = {
+		.addr = (uintptr_t)p,
+		.size = nr * ps,
+		.flags = flags | PIN_LONGTERM_TEST_FLAG_USE_FAST,
+	};
+
+	return ioctl(gup_fd, PIN_LONGTERM_TEST_START, &args) ? -errno : 0;
+}
+
+static int unpin(void)
+{
+	return ioctl(gup_fd, PIN_LONGTERM_TEST_STOP) ? -errno : 0;
+}
+
+/* What a device reads from the pinned pages */
+static int read_pinned(char *buf)
+{
+	__u64 addr = (uintptr_t)buf;
+
+	return ioctl(gup_fd, PIN_LONGTERM_TEST_READ, &addr) ? -errno : 0;
+}
+
+static int keeps(struct cow_child *self, void *arg)
+{
+	if (cow_child_stay(self))
+		return 1;
+	return cow_check(arg, NR * ps, OLD) == -1 ? 0 : 2;
+}
+
+/* Through the pin and through the page table there is the same content. */
+static void expect_same(struct __test_metadata *_metadata, const char *p, char *buf)
+{
+	int i;
+
+	ASSERT_EQ(0, read_pinned(buf));
+	for (i = 0; i < NR_PINNED; i++)
+		ASSERT_EQ(0, memcmp(p + (FIRST_PINNED + i) * ps, buf + i * ps, ps))
+			TH_LOG("the device does not see what was written to page %d",
+			       FIRST_PINNED + i);
+}
+
+/* All NR pages at p are there, and writable: the pin takes no fault. */
+static void pin_and_fork(struct __test_metadata *_metadata, char *p, __u32 flags)
+{
+	char *buf = cow_map(NR_PINNED * ps, 0);
+	struct cow_child child;
+
+	ASSERT_NE(NULL, buf);
+	cow_fill(buf, NR_PINNED * ps, OLD);
+	ASSERT_EQ(0, pin(p + FIRST_PINNED * ps, NR_PINNED, flags));
+	ASSERT_EQ(0, cow_child_fork(&child, keeps, p));
+	ASSERT_EQ(1, cow_child_recv(&child));
+	cow_fill(p, NR * ps, NEW);
+	expect_same(_metadata, p, buf);
+	EXPECT_EQ(0, cow_child_end(&child));
+	cow_fill(p, NR * ps, NEW + 1);
+	expect_same(_metadata, p, buf);
+	ASSERT_EQ(0, unpin());
+}
+
+static char *map_small(void)
+{
+	char *p = cow_map(NR * ps, 0);
+
+	if (p)
+		cow_fill(p, NR * ps, OLD);
+	return p;
+}
+
+TEST_F_TIMEOUT(fast_pins, before_fork, TEST_TIMEOUT)
+{
+	char *p = map_small();
+
+	ASSERT_NE(NULL, p);
+	pin_and_fork(_metadata, p, FOR_WRITING);
+}
+
+/* A device that only reads must see later writes as well. */
+TEST_F_TIMEOUT(fast_pins, for_reading_before_fork, TEST_TIMEOUT)
+{
+	char *p = map_small();
+
+	ASSERT_NE(NULL, p);
+	pin_and_fork(_metadata, p, FOR_READING);
+}
+
+/* Pages of a huge page that one PMD maps */
+TEST_F_TIMEOUT(fast_pins, huge_before_fork, TEST_TIMEOUT)
+{
+	const char *reason;
+	char *p;
+
+	reason = cow_map_huge(&self->undo, &p, cow_pmd_size(), OLD);
+	if (reason)
+		SKIP(return, "%s", reason);
+	pin_and_fork(_metadata, p, FOR_WRITING);
+}
+
+/*
+ * A fork that has just looked for pins, and is about to write-protect the page: a pin that
+ * comes between fails, and waits for mmap_lock. That time is long for the last page of a
+ * large folio that PTEs map, as fork() looks once and write-protects all of its pages.
+ */
+
+struct pinner {
+	char *page;
+	char *buf;
+	unsigned int rounds;	/* so far */
+	bool stop;
+	int err;
+};
+
+/* 0 if the device sees what is written to the page while it is pinned */
+static int pin_and_write(struct pinner *pinner, __u64 value)
+{
+	__u64 *word = (__u64 *)pinner->page;
+	int i, ret = pin(pinner->page, 1, FOR_WRITING);
+
+	/* Until the fork is done with the page */
+	for (i = 0; i < WRITES && !ret; i++) {
+		__atomic_store_n(word, value + i, __ATOMIC_RELAXED);
+		ret = read_pinned(pinner->buf);
+		if (!ret && *(__u64 *)pinner->buf != value + i)
+			ret = -ESTALE;
+	}
+	unpin();
+	/* Not pinned for about as long, so that the fork finds no pin half of the time */
+	for (i = 0; i < WRITES; i++)
+		cow_fill(pinner->buf, ps, value);
+	return ret;
+}
+
+static void *pins_all_the_time(void *arg)
+{
+	struct pinner *pinner = arg;
+	unsigned int round = 0;
+
+	pinner->err = cow_leave_cpu();
+	while (!pinner->err && !__atomic_load_n(&pinner->stop, __ATOMIC_RELAXED)) {
+		pinner->err = pin_and_write(pinner, (__u64)round * WRITES);
+		__atomic_store_n(&pinner->rounds, ++round, __ATOMIC_RELEASE);
+	}
+	/* Whoever waits for it need not wait any longer. */
+	__atomic_store_n(&pinner->rounds, round + 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static void fork_while_pinning(struct __test_metadata *_metadata, struct pinner *pinner)
+{
+	pthread_t thread;
+	int status;
+	pid_t pid;
+
+	pinner->rounds = 0;
+	pinner->stop = false;
+	ASSERT_EQ(0, pthread_create(&thread, NULL, pins_all_the_time, pinner));
+	while (!__atomic_load_n(&pinner->rounds, __ATOMIC_ACQUIRE))
+		;
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	__atomic_store_n(&pinner->stop, true, __ATOMIC_RELAXED);
+	ASSERT_EQ(0, pthread_join(thread, NULL));
+	ASSERT_LT(0, pid);
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+}
+
+TEST_F_TIMEOUT(fast_pins, while_forking, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	struct pinner pinner = {};
+	const char *reason;
+	char *p;
+	int i;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "needs two CPUs");
+	ASSERT_EQ(0, cow_pin_cpu());
+	pinner.buf = cow_map(ps, 0);
+	ASSERT_NE(NULL, pinner.buf);
+	cow_touch(pinner.buf, 0);
+	for (i = 0; i < FORKS; i++) {
+		/* A new one each time: the fork may leave it shared. */
+		reason = cow_map_huge(&self->undo, &p, len, OLD);
+		if (reason && !i)
+			SKIP(return, "%s", reason);
+		if (reason)
+			break;
+		/* Another mapping begins behind the first page: PTEs map it from now on. */
+		ASSERT_EQ(0, mprotect(p, ps, PROT_READ));
+		pinner.page = p + len - ps;
+		fork_while_pinning(_metadata, &pinner);
+		ASSERT_EQ(0, pinner.err)
+			TH_LOG("fork %d: %s", i, pinner.err == -ESTALE ?
+			       "the device has another page" : strerror(-pinner.err));
+		cow_unmap(p, len);
+	}
+}
+
+TEST_HARNESS_MAIN
