@@ -18,12 +18,14 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -42,6 +44,7 @@
 #define GROUPS	4
 #define PAGES	(GROUPS * GROUP)
 #define ROUNDS	4		/* of the test that races */
+#define MAX_NODES	64
 
 /* Contents: what the child has to keep, and what is written later */
 #define OLD	1
@@ -514,6 +517,92 @@ TEST_F_TIMEOUT(secondary_mmu, soft_dirty, TEST_TIMEOUT)
 	expect_soft_dirty(_metadata, m, true);
 	for (page = 0; page < PAGES; page++)
 		ASSERT_EQ(tag_of(m->area, m->ps, page), DEV);
+}
+
+/*
+ * Pages that the kernel takes away, or moves, while the device may write to them
+ */
+
+/* All pages are the device's, which has written to them. */
+static void write_by_device(struct __test_metadata *_metadata, struct mirror *m)
+{
+	unsigned int page;
+
+	for (page = 0; page < PAGES; page++)
+		fill(m->buf, m->ps, page, DEV);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	/* Its entries are writable, and stay. */
+	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+}
+
+/*
+ * Other frames have the content now. The device has no entry left, sees what we write to
+ * the new frames, and writes to them itself.
+ */
+static void check_replaced(struct __test_metadata *_metadata, struct mirror *m)
+{
+	unsigned int page;
+
+	for (page = 1; page < PAGES; page += 2)
+		fill(m->area, m->ps, page, NEW);
+	ASSERT_EQ(device_read(m->fd, m->area, m->buf, m->ps), PAGES)
+		TH_LOG("the device still has entries for pages that were unmapped");
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->buf, m->ps, page), page % 2 ? NEW : DEV)
+			TH_LOG("page %u of the device", page);
+	write_by_device(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(m->area, m->ps, page), DEV)
+			TH_LOG("page %u", page);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, reclaimed, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+
+	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
+		SKIP(return, "no swap space");
+	write_by_device(_metadata, m);
+	if (!cow_page_out(m->area, PAGES))
+		SKIP(return, "the pages do not go to swap");
+	check_replaced(_metadata, m);
+}
+
+/* Move all pages of the area to a node where the first one is not; false if none has room */
+static bool move_to_another_node(struct mirror *m)
+{
+	int node, to[PAGES], status[PAGES], page, moved;
+	void *addr[PAGES];
+	int here;
+
+	for (page = 0; page < PAGES; page++)
+		addr[page] = m->area + page * m->ps;
+	if (syscall(__NR_move_pages, 0, 1UL, addr, NULL, &here, 0) || here < 0)
+		return false;
+	for (node = 0; node < MAX_NODES; node++) {
+		if (node == here)
+			continue;
+		for (page = 0; page < PAGES; page++)
+			to[page] = node;
+		/* A node without memory is an error. */
+		if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, to, status,
+			    MPOL_MF_MOVE))
+			continue;
+		for (page = 0, moved = 0; page < PAGES; page++)
+			moved += status[page] == node;
+		return moved == PAGES;
+	}
+	return false;
+}
+
+TEST_F_TIMEOUT(secondary_mmu, migrated, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+
+	write_by_device(_metadata, m);
+	if (!move_to_another_node(m))
+		SKIP(return, "needs two NUMA nodes with memory");
+	check_replaced(_metadata, m);
 }
 
 /*
