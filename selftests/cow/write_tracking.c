@@ -393,6 +393,69 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_new_mapping, TEST_TIMEOUT)
 }
 
 /*
+ * Pages that are not anonymous yet: a write puts a new one in the place of a file's page, of
+ * the zero page, or of none.
+ */
+
+/* Put a private mapping of a file with the same content in the place of p. */
+static int map_file(char *p)
+{
+	int fd = memfd_create("write_tracking", MFD_CLOEXEC), ret = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, p, NR * ps) != (ssize_t)(NR * ps))
+		ret = -EIO;
+	else if (mmap(p, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0) != p)
+		ret = -errno;
+	close(fd);
+	return ret;
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_file, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, map_file(self->p));
+	/* All pages of the file are mapped now. */
+	ASSERT_EQ(-1, wrong_content(self->p, no_page));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+}
+
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unmapped_file, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, map_file(self->p));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	write_pages(self->p, runs);
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+}
+
+/* The odd pages are the zero page, the others are not there. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_zero_page, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, 0);
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_NE(NULL, p);
+	for (i = 1; i < NR; i += 2)
+		ASSERT_EQ(0, cow_peek(p + i * ps));
+	ASSERT_EQ(0, clear_soft_dirty(p));
+	write_pages(p, runs);
+	expect_soft_dirty(_metadata, p, runs);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(runs(i) ? 'w' : 0, cow_peek(p + i * ps))
+			TH_LOG("page %d", i);
+}
+
+/*
  * Pin some of the pages for as long as the returned file is open: fixed buffers of an
  * io_uring. A negative errno if that is not possible.
  */
