@@ -156,7 +156,11 @@ test_gate_mm_selftests()
 	compare on
 	want_same "$(cut -f 1 "$FINDINGS" | paste -sd,)" fail,fail,fail,fail,warn,warn,note &&
 	want_same "$(grep -c "^fail.*one: " "$FINDINGS")" 4 &&
-	want_same "$(tail -n +4 "$asked" | paste -sd,)" "1: one,2: one,3: one,4: one,5: one"
+	want_same "$(tail -n +4 "$asked" | paste -sd,)" "1: one,2: one,3: one,4: one,5: one" || return
+	: > "$FINDINGS"
+	printf '%s: ok 1 %s\n' one 'a # SKIP no' two 'a # SKIP no' two b > "$RUNS/skipped"
+	note_skipping_programs skipped
+	want_same "$(cat "$FINDINGS")" $'note\tevery test skips in this guest: one'
 }
 
 all_pass()
