@@ -8,18 +8,30 @@
  * memory does not change, the counters match, and nothing leaks. And fails, in one fault,
  * each allocation that may not reclaim memory: those of all pages that are copied ahead.
  *
+ * A fork fails as well, after each number of allocations. The parent's memory, its pins
+ * and a device that mirrors it work on as if nothing had happened.
+ *
  * Needs CONFIG_FAIL_PAGE_ALLOC, CONFIG_FAILSLAB and
  * CONFIG_FAULT_INJECTION_DEBUG_FS.
  */
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
+#include "../../../../mm/gup_test.h"
+
+/* No uapi header, but the kernel's: relative, as this file is in its tree. */
+#if __has_include("../../../../lib/test_hmm_uapi.h")
+#include "../../../../lib/test_hmm_uapi.h"
+#define HAVE_TEST_HMM
+#endif
 
 #define NR		192	/* pages */
 /*
@@ -450,6 +462,253 @@ TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
 			       lost, ROUNDS, n);
 	}
 	unshare(_metadata, variant->way);
+}
+
+/*
+ * A fork that fails
+ */
+
+/* A few page tables, each with a few pages */
+#define TABLES		4
+#define PAGES		2
+#define PINNED		1	/* the first pages of one of them */
+#define MAX_OF_FORK	3000
+/* A round takes milliseconds, or seconds in an emulator with KCSAN. */
+#define ROUND_SECONDS	120
+
+FIXTURE(fork_fail)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+};
+
+FIXTURE_VARIANT(fork_fail)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(fork_fail, plain) { .ahead = COW_PLAIN };
+
+FIXTURE_SETUP(fork_fail)
+{
+	const char *reason;
+
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (!reason)
+		reason = allow_failures(&self->undo);
+	if (reason) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+	ps = cow_page_size();
+	ASSERT_EQ(0, cow_pin_cpu());
+}
+
+FIXTURE_TEARDOWN_PARENT(fork_fail)
+{
+	cow_undo(&self->undo);
+	cow_restore(&self->saved);
+}
+
+/* What the process that forks says after each fork, and when it ends */
+enum round {
+	FORK_FAILED = 1,
+	FORK_WORKED,		/* though an allocation failed */
+	NO_MORE_FAILURES,
+	NO_SETUP,
+	NO_REASON,		/* a fork failed, but no allocation */
+	HEIR_IS_WRONG,
+	CONTENT_IS_WRONG,
+	PIN_IS_WRONG,
+	DEVICE_IS_WRONG,
+	RSS_IS_WRONG,
+};
+
+/* Of the process that forks; -1 if the kernel has no such device */
+static int gup_fd, mirror_fd;
+/* What the device and the pin read */
+static char *got;
+
+static char *table(int i)
+{
+	return area + i * cow_pmd_size();
+}
+
+static void fill_tables(__u64 tag)
+{
+	int i;
+
+	for (i = 0; i < TABLES; i++)
+		cow_fill(table(i), PAGES * ps, tag);
+}
+
+static bool tables_have(__u64 tag)
+{
+	int i;
+
+	for (i = 0; i < TABLES; i++)
+		if (cow_check(table(i), PAGES * ps, tag) != -1)
+			return false;
+	return true;
+}
+
+static bool pin_works(void)
+{
+	__u64 addr = (uintptr_t)got;
+
+	return gup_fd < 0 || (!ioctl(gup_fd, PIN_LONGTERM_TEST_READ, &addr) &&
+			      !memcmp(got, table(1), PINNED * ps));
+}
+
+#ifdef HAVE_TEST_HMM
+static bool device_works(void)
+{
+	int i;
+
+	for (i = 0; mirror_fd >= 0 && i < TABLES; i++) {
+		struct hmm_dmirror_cmd cmd = {
+			.addr = (uintptr_t)table(i),
+			.ptr = (uintptr_t)got,
+			.npages = PAGES,
+		};
+
+		while (ioctl(mirror_fd, HMM_DMIRROR_READ, &cmd))
+			if (errno != EINTR && errno != EBUSY)
+				return false;
+		if (memcmp(got, table(i), PAGES * ps))
+			return false;
+	}
+	return true;
+}
+#else
+static bool device_works(void)
+{
+	return true;
+}
+#endif
+
+/*
+ * If it is never told that a notifier range has ended, a device waits for that for ever,
+ * and so does its process, even if it is killed. Nobody may wait for its output then.
+ */
+static void leave_output(const struct cow_child *self)
+{
+	int fd;
+
+	for (fd = 3; fd < 256; fd++)
+		if (fd != self->in && fd != self->out)
+			close(fd);
+	fd = open("/dev/null", O_RDWR);
+	dup2(fd, STDOUT_FILENO);
+	dup2(fd, STDERR_FILENO);
+}
+
+static bool prepare_forks(void)
+{
+	struct pin_longterm_test pin = {
+		.size = PINNED * ps,
+		.flags = PIN_LONGTERM_TEST_FLAG_USE_WRITE,
+	};
+
+	nth_fd = open("/proc/self/fail-nth", O_RDWR | O_CLOEXEC);
+	area = cow_map(TABLES * cow_pmd_size(), cow_pmd_size());
+	got = mmap(NULL, PAGES * ps, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (nth_fd < 0 || !area || got == MAP_FAILED)
+		return false;
+	fill_tables(TAG);
+	gup_fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
+	mirror_fd = open("/dev/hmm_dmirror0", O_RDWR | O_CLOEXEC);
+	pin.addr = (uintptr_t)table(1);
+	return gup_fd < 0 || !ioctl(gup_fd, PIN_LONGTERM_TEST_START, &pin);
+}
+
+/* While the n-th allocation fails. The child looks at its memory. */
+static enum round fork_once(int n, __u64 tag)
+{
+	int status = 0;
+	bool failed;
+	pid_t pid;
+
+	fail_nth(n);
+	pid = fork();
+	if (!pid)
+		_exit(!tables_have(tag));
+	failed = has_failed();
+	fail_nth(0);
+	if (pid < 0)
+		return failed ? FORK_FAILED : NO_REASON;
+	if (waitpid(pid, &status, 0) != pid || status)
+		return HEIR_IS_WRONG;
+	return failed ? FORK_WORKED : NO_MORE_FAILURES;
+}
+
+/* Nothing is lost, and it may be written to: pins and devices see that. */
+static enum round one_fork(int n)
+{
+	enum round ret = fork_once(n, TAG + n - 1);
+
+	if (ret > NO_MORE_FAILURES)
+		return ret;
+	if (!tables_have(TAG + n - 1))
+		return CONTENT_IS_WRONG;
+	fill_tables(TAG + n);
+	if (!pin_works())
+		return PIN_IS_WRONG;
+	if (!device_works())
+		return DEVICE_IS_WRONG;
+	return ret;
+}
+
+static int forks(struct cow_child *self, void *arg)
+{
+	enum round ret = FORK_FAILED;
+	int n;
+
+	(void)arg;
+	leave_output(self);
+	if (!prepare_forks())
+		ret = NO_SETUP;
+	for (n = 1; n < MAX_OF_FORK && ret < NO_MORE_FAILURES; n++) {
+		ret = one_fork(n);
+		if (ret < NO_MORE_FAILURES && cow_child_send(self, ret))
+			return 1;
+	}
+	if (ret == NO_MORE_FAILURES &&
+	    cow_smaps_kb(area, "Rss") != TABLES * PAGES * (long)ps / 1024)
+		ret = RSS_IS_WRONG;
+	cow_child_send(self, ret);
+	return 0;
+}
+
+static int result_of_round(struct cow_child *c)
+{
+	struct pollfd pipe = { .fd = c->in, .events = POLLIN };
+
+	if (poll(&pipe, 1, ROUND_SECONDS * 1000) == 0)
+		return -ETIMEDOUT;
+	return cow_child_recv(c);
+}
+
+TEST_F_TIMEOUT(fork_fail, fork_each_once, TEST_TIMEOUT)
+{
+	int n = 0, failed = 0, ret;
+	struct cow_child c;
+
+	ASSERT_EQ(0, cow_child_fork(&c, forks, NULL));
+	do {
+		ret = result_of_round(&c);
+		failed += ret == FORK_FAILED;
+		n++;
+	} while (ret == FORK_FAILED || ret == FORK_WORKED);
+	/* Not waited for: it may be beyond killing. */
+	ASSERT_EQ(NO_MORE_FAILURES, ret)
+		TH_LOG("when allocation %d failed", n);
+	TH_LOG("%d allocations", n - 1);
+	EXPECT_EQ(0, cow_child_wait(&c));
+	/* The child's page tables are some of them. */
+	EXPECT_LE(TABLES, failed);
 }
 
 TEST_HARNESS_MAIN
