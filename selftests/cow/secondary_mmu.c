@@ -466,6 +466,30 @@ TEST_F_TIMEOUT(secondary_mmu, private_file, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* A part of a hugetlb page: the first write copies all of it. */
+TEST_F_TIMEOUT(secondary_mmu, hugetlb, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t huge = 1024 * cow_file_key("/proc/meminfo", "Hugepagesize");
+	unsigned int page;
+
+	/* Ours and the child's */
+	if (!cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "2"))
+		SKIP(return, "no pool of hugetlb pages, or it cannot be changed");
+	if (cow_file_key("/proc/meminfo", "HugePages_Free") < 2 || huge < PAGES * m->ps)
+		SKIP(return, "got no pool of two hugetlb pages");
+	m->area = mmap(NULL, huge, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	ASSERT_NE(m->area, MAP_FAILED);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, OLD);
+	share_and_mirror(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	check_device(_metadata, m, PAGES);
+	check_child(_metadata);
+}
+
 /* Copied for somebody who pins it for reading: the write that follows copies nothing. */
 TEST_F_TIMEOUT(secondary_mmu, unshared, TEST_TIMEOUT)
 {

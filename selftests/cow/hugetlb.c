@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Copy-on-write of private mappings of hugetlb pages, which has code of its own.
+ *
+ * Parent and child keep what is theirs, also in the TLB of another CPU. Pages in use, free
+ * and reserved are counted right. Where the pool has no page left for a copy, the process
+ * that reserved the page keeps it, and a child gets SIGBUS instead of any wrong content.
+ * True on any kernel. A device that mirrors such a page is a test of secondary_mmu.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "kselftest_harness.h"
+#include "cow_helpers.h"
+
+#define POOL	8	/* huge pages */
+#define NR	3	/* that most tests share, and copy */
+#define ROUNDS	20
+#define TLB_ROUNDS	4
+
+/* Tags of the content */
+#define OLD	61
+#define BY_PARENT	62
+#define BY_CHILD	63
+
+#define SYSCTL_DIR	"/proc/sys/vm/"
+
+static size_t ps, huge;
+
+/* Children inherit it. */
+static char *area;
+
+static struct cow_child child;
+
+FIXTURE(hugetlb)
+{
+	struct cow_settings saved;
+	struct cow_undo undo;
+};
+
+FIXTURE_VARIANT(hugetlb)
+{
+	int ahead;
+};
+
+FIXTURE_VARIANT_ADD(hugetlb, plain) { .ahead = COW_PLAIN };
+FIXTURE_VARIANT_ADD(hugetlb, adaptive) { .ahead = COW_ADAPTIVE };
+
+static long long pool(const char *key)
+{
+	return cow_file_key("/proc/meminfo", key);
+}
+
+/* A pool of POOL pages, none of which is in use. NULL, or why there is none */
+static const char *make_pool(struct cow_undo *undo)
+{
+	long long kb = pool("Hugepagesize");
+
+	if (kb <= 0)
+		return "no hugetlb pages in this kernel";
+	if (!cow_may_change())
+		return COW_NEEDS;
+	huge = kb * 1024;
+	/* No pages beyond the pool's */
+	if (!cow_tweak(undo, SYSCTL_DIR "nr_overcommit_hugepages", "0") ||
+	    !cow_tweak(undo, SYSCTL_DIR "nr_hugepages", "8"))
+		return "the pool of hugetlb pages cannot be changed";
+	if (pool("HugePages_Total") != POOL || pool("HugePages_Free") != POOL ||
+	    pool("HugePages_Rsvd"))
+		return "got no pool of 8 hugetlb pages that nobody uses";
+	return NULL;
+}
+
+FIXTURE_SETUP(hugetlb)
+{
+	const char *reason;
+
+	ps = cow_page_size();
+	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	if (reason)
+		SKIP(return, "%s", reason);
+	reason = make_pool(&self->undo);
+	if (reason) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+		SKIP(return, "%s", reason);
+	}
+}
+
+FIXTURE_TEARDOWN_PARENT(hugetlb)
+{
+	cow_undo(&self->undo);
+	cow_restore(&self->saved);
+}
+
+/* Of each huge page, the tests write to the first small page, and look at the last one. */
+static void write_page(int i, __u64 tag)
+{
+	cow_fill(area + i * huge, ps, tag);
+}
+
+static bool page_is(int i, __u64 tag)
+{
+	return cow_check(area + i * huge, ps, tag) == -1 &&
+	       cow_check(area + (i + 1) * huge - ps, ps, OLD) == -1;
+}
+
+static char *map_pages(int nr)
+{
+	char *p = mmap(NULL, nr * huge, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	int i;
+
+	if (p == MAP_FAILED)
+		return NULL;
+	for (i = 0; i < nr; i++) {
+		cow_fill(p + i * huge, ps, OLD);
+		cow_fill(p + (i + 1) * huge - ps, ps, OLD);
+	}
+	return p;
+}
+
+/* As many pages are free as there should be, and none is reserved. */
+static void expect_free(struct __test_metadata *_metadata, int nr, const char *when)
+{
+	EXPECT_EQ(nr, pool("HugePages_Free"))
+		TH_LOG("%s", when);
+	EXPECT_EQ(0, pool("HugePages_Rsvd"))
+		TH_LOG("%s", when);
+}
+
+static void share_with(struct __test_metadata *_metadata, cow_child_fn fn)
+{
+	ASSERT_EQ(0, cow_child_fork(&child, fn, NULL));
+	ASSERT_EQ(1, cow_child_recv(&child));
+}
+
+/* Page 0 is written by the parent, page 1 by the child, and page 2 by both. */
+static int keeps_its_own(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
+		return 1;
+	if (!page_is(0, OLD) || !page_is(1, OLD) || !page_is(2, OLD))
+		return 2;
+	write_page(1, BY_CHILD);
+	write_page(2, BY_CHILD);
+	if (cow_child_stay(self))
+		return 3;
+	return page_is(0, OLD) && page_is(1, BY_CHILD) && page_is(2, BY_CHILD) ? 0 : 4;
+}
+
+TEST_F_TIMEOUT(hugetlb, isolated, TEST_TIMEOUT)
+{
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	share_with(_metadata, keeps_its_own);
+	write_page(0, BY_PARENT);
+	write_page(2, BY_PARENT);
+	ASSERT_EQ(0, cow_child_send(&child, 1));
+	ASSERT_EQ(1, cow_child_recv(&child));
+	EXPECT_TRUE(page_is(0, BY_PARENT));
+	EXPECT_TRUE(page_is(1, OLD));
+	EXPECT_TRUE(page_is(2, BY_PARENT));
+	write_page(1, BY_PARENT);
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_TRUE(page_is(1, BY_PARENT));
+}
+
+/* Does this process have NR pages mapped, by its own account? */
+static bool counted(void)
+{
+	return cow_status_kb("HugetlbPages") == (long)(NR * huge / 1024);
+}
+
+static void write_all(__u64 tag)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		write_page(i, tag);
+}
+
+static int counts_and_writes(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (!counted())
+		return 2;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
+		return 1;
+	write_all(BY_CHILD);
+	if (!counted())
+		return 3;
+	return cow_child_stay(self);
+}
+
+/* The first of the two to write copies, the other has the old pages for itself. */
+TEST_F_TIMEOUT(hugetlb, counted, TEST_TIMEOUT)
+{
+	bool parent_first;
+	int round;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	for (round = 0; round < ROUNDS; round++) {
+		parent_first = round % 2;
+		expect_free(_metadata, POOL - NR, "before the fork");
+		share_with(_metadata, counts_and_writes);
+		EXPECT_TRUE(counted());
+		expect_free(_metadata, POOL - NR, "after the fork");
+		if (parent_first)
+			write_all(BY_PARENT);
+		ASSERT_EQ(0, cow_child_send(&child, 1));
+		ASSERT_EQ(1, cow_child_recv(&child));
+		if (!parent_first)
+			write_all(BY_PARENT);
+		EXPECT_TRUE(counted());
+		expect_free(_metadata, POOL - 2 * NR, "after the copies");
+		EXPECT_EQ(0, cow_child_end(&child));
+	}
+	expect_free(_metadata, POOL - NR, "after the last child");
+	EXPECT_TRUE(counted());
+	ASSERT_EQ(0, munmap(area, NR * huge));
+	expect_free(_metadata, POOL, "after munmap");
+	EXPECT_EQ(0, cow_status_kb("HugetlbPages"));
+}
+
+static sigjmp_buf on_sigbus;
+
+static void got_sigbus(int sig)
+{
+	(void)sig;
+	siglongjmp(on_sigbus, 1);
+}
+
+/* Does an access to this page raise SIGBUS? */
+static bool raises_sigbus(int i, bool write)
+{
+	char *page = area + i * huge;
+
+	if (sigsetjmp(on_sigbus, 1))
+		return true;
+	if (write)
+		cow_touch(page, 'c');
+	else
+		cow_peek(page);
+	return false;
+}
+
+/* Of the half of the pool that it shares, the child may write to no page. */
+static int finds_no_page(struct cow_child *self, void *arg)
+{
+	struct sigaction sa = { .sa_handler = got_sigbus };
+	int i;
+
+	(void)arg;
+	if (sigaction(SIGBUS, &sa, NULL) || cow_child_send(self, 1) ||
+	    cow_child_recv(self) != 1)
+		return 1;
+	if (!raises_sigbus(3, true))
+		return 2;
+	/* The parent writes to page 0, and gives the other half of the pool back. */
+	if (cow_child_send(self, 2) || cow_child_recv(self) != 2)
+		return 1;
+	for (i = 1; i < POOL / 2; i++)
+		if (!page_is(i, OLD))
+			return 3;
+	/* Neither what the parent wrote, nor a new page */
+	return raises_sigbus(0, false) ? 0 : 4;
+}
+
+TEST_F_TIMEOUT(hugetlb, no_page_left, TEST_TIMEOUT)
+{
+	char *own;
+
+	area = map_pages(POOL / 2);
+	ASSERT_NE(NULL, area);
+	own = map_pages(POOL / 2);
+	ASSERT_NE(NULL, own);
+	ASSERT_EQ(0, madvise(own, POOL / 2 * huge, MADV_DONTFORK));
+	expect_free(_metadata, 0, "with all pages in use");
+	share_with(_metadata, finds_no_page);
+	ASSERT_EQ(0, cow_child_send(&child, 1));
+	ASSERT_EQ(2, cow_child_recv(&child));
+	/* It has reserved the page, which is taken from the child for it. */
+	write_page(0, BY_PARENT);
+	EXPECT_TRUE(page_is(0, BY_PARENT));
+	EXPECT_TRUE(page_is(3, OLD));
+	ASSERT_EQ(0, munmap(own, POOL / 2 * huge));
+	expect_free(_metadata, POOL / 2, "with half of the pages in use");
+	ASSERT_EQ(0, cow_child_send(&child, 2));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_TRUE(page_is(0, BY_PARENT));
+	expect_free(_metadata, POOL / 2, "without the child");
+	ASSERT_EQ(0, munmap(area, POOL / 2 * huge));
+	expect_free(_metadata, POOL, "after munmap");
+}
+
+/*
+ * One CPU reads the pages without a pause, so that their translations are in its TLB, while
+ * another one writes to them: once a write is done, the old page is not seen any more.
+ */
+
+/* In shared memory, which takes no write fault */
+struct reader {
+	int written;	/* pages */
+	int seen;	/* as many pages were written when all were last read */
+	int stale;	/* an old page that it saw, or -1 */
+	int err;
+};
+
+static void *reads_all_the_time(void *arg)
+{
+	struct reader *r = arg;
+	int written, i;
+
+	r->err = cow_leave_cpu();
+	do {
+		written = __atomic_load_n(&r->written, __ATOMIC_ACQUIRE);
+		/* A page is 'o', and 'n' when it is written. */
+		for (i = 0; i < NR && !r->err; i++) {
+			if (cow_peek(area + i * huge) == 'n' || i >= written)
+				continue;
+			r->stale = i;
+			r->err = ESTALE;
+		}
+		__atomic_store_n(&r->seen, r->err ? NR : written, __ATOMIC_RELEASE);
+	} while (!r->err && written < NR);
+	return NULL;
+}
+
+static int keeps_old(struct cow_child *self, void *arg)
+{
+	int i;
+
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	for (i = 0; i < NR; i++)
+		if (cow_peek(area + i * huge) != 'o')
+			return 2;
+	return 0;
+}
+
+static void write_before_a_reader(struct __test_metadata *_metadata, struct reader *r)
+{
+	pthread_t thread;
+	int i;
+
+	*r = (struct reader){ .seen = -1, .stale = -1 };
+	for (i = 0; i < NR; i++)
+		cow_touch(area + i * huge, 'o');
+	share_with(_metadata, keeps_old);
+	ASSERT_EQ(0, cow_child_settle(&child));
+	ASSERT_EQ(0, pthread_create(&thread, NULL, reads_all_the_time, r));
+	for (i = 0; i < NR; i++) {
+		while (__atomic_load_n(&r->seen, __ATOMIC_ACQUIRE) < i)
+			;
+		cow_touch(area + i * huge, 'n');
+		__atomic_store_n(&r->written, i + 1, __ATOMIC_RELEASE);
+	}
+	ASSERT_EQ(0, pthread_join(thread, NULL));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(0, r->err)
+		TH_LOG("page %d: %s", r->stale, r->stale < 0 ? strerror(abs(r->err)) :
+		       "another CPU still reads the old page");
+}
+
+TEST_F_TIMEOUT(hugetlb, stale_tlb, TEST_TIMEOUT)
+{
+	struct reader *r;
+	int round;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "needs two CPUs");
+	ASSERT_EQ(0, cow_pin_cpu());
+	r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, r);
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	for (round = 0; round < TLB_ROUNDS; round++)
+		write_before_a_reader(_metadata, r);
+}
+
+TEST_HARNESS_MAIN
