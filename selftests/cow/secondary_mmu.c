@@ -610,8 +610,11 @@ static bool move_to_another_node(struct mirror *m)
 			to[page] = node;
 		/* A node without memory is an error. */
 		if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, to, status,
-			    MPOL_MF_MOVE))
+			    MPOL_MF_MOVE) < 0)
 			continue;
+		/* Of a large folio that moves, all pages but one are told to be busy. */
+		if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, NULL, status, 0))
+			return false;
 		for (page = 0, moved = 0; page < PAGES; page++)
 			moved += status[page] == node;
 		return moved == PAGES;
