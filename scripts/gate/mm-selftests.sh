@@ -29,9 +29,9 @@ compare_mm_selftests()
 	for mode in $(modes); do
 		results_of patched "$mode" "$mode"
 		compare "$mode"
+		note_skipping_programs "$mode"
 	done
 	warn_silent_programs "$mode"
-	note_skipping_programs "$mode"
 }
 
 # base_survives: run after the submission did not; base_failed() ends the check if the base
@@ -72,14 +72,14 @@ warn_silent_programs()
 	done
 }
 
-# Programs that have shown nothing, though their results are those of the base
+# note_skipping_programs MODE: programs that have shown nothing, though their results are those of the base
 note_skipping_programs()
 {
 	local name skipping
 	skipping=$(sed -n -E 's/: (# )?ok .*# SKIP.*//p' "$RUNS/$1" | sort -u | while read -r name; do
 		grep -E "^$name: (# )?(not )?ok " "$RUNS/$1" | grep -qv '# SKIP' || echo "$name"
 	done | paste -sd' ')
-	[ -z "$skipping" ] || note "every test skips in this guest: $skipping"
+	[ -z "$skipping" ] || note "$1: every test skips in this guest: $skipping"
 }
 
 # Programs that this kernel does not have, or that do not build here for want of a

@@ -160,7 +160,7 @@ test_gate_mm_selftests()
 	: > "$FINDINGS"
 	printf '%s: ok 1 %s\n' one 'a # SKIP no' two 'a # SKIP no' two b > "$RUNS/skipped"
 	note_skipping_programs skipped
-	want_same "$(cat "$FINDINGS")" $'note\tevery test skips in this guest: one'
+	want_same "$(cat "$FINDINGS")" $'note\tskipped: every test skips in this guest: one'
 }
 
 all_pass()

@@ -321,14 +321,16 @@ plain_tests()
 # that which waits for NUMA balancing
 plain_on_two_nodes()
 {
-	local own=$SCRATCH/two-nodes.results status=0 test tests=(numa_{policy,local,shared,protected,huge_shared,huge_protected})
+	local own=$SCRATCH/two-nodes.results status=0 test tests hinting
+	tests=(memory_advice:numa_{policy,local,shared,protected,huge_shared,huge_protected} secondary_mmu:migrated)
+	hinting=(memory_advice:numa_hinting{,_mthp,_huge})
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
-		--filter "memory_advice:numa_hinting ${tests[*]/#/memory_advice:}" --append numa=fake=2 || status=$?
-	sed 's/numa_[a-z_]*/& on two nodes/' "$own" >> "$COW_RESULTS"
+		--filter "${hinting[*]} ${tests[*]}" --append numa=fake=2 || status=$?
+	sed -E 's/(numa_[a-z_]*|migrated)/& on two nodes/' "$own" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] || return
 	for test in "${tests[@]}"; do
-		grep -q "^pass.*[.]plain[.]$test" "$own" || {
+		grep -q "^pass.*[.]plain[.]${test#*:}" "$own" || {
 			echo "$test does not run on two nodes"
 			return 1
 		}

@@ -706,6 +706,8 @@ TEST_F_TIMEOUT(fork_fail, fork_each_once, TEST_TIMEOUT)
 	ASSERT_EQ(NO_MORE_FAILURES, ret)
 		TH_LOG("when allocation %d failed", n);
 	TH_LOG("%d allocations", n - 1);
+	if (access("/sys/kernel/debug/gup_test", F_OK) || access("/dev/hmm_dmirror0", F_OK))
+		TH_LOG("without a pin, or without a device that mirrors the memory");
 	EXPECT_EQ(0, cow_child_wait(&c));
 	/* The child's page tables are some of them. */
 	EXPECT_LE(TABLES, failed);

@@ -92,6 +92,8 @@ static int read_pinned(char *buf)
 
 static int keeps(struct cow_child *self, void *arg)
 {
+	/* On 6.12 the pin is one of all who have the file open. */
+	close(gup_fd);
 	if (cow_child_stay(self))
 		return 1;
 	return cow_check(arg, NR * ps, OLD) == -1 ? 0 : 2;
@@ -253,14 +255,14 @@ TEST_F_TIMEOUT(fast_pins, while_forking, TEST_TIMEOUT)
 	for (i = 0; i < FORKS; i++) {
 		/* A new one each time: the fork may leave it shared. */
 		reason = cow_map_huge(&self->undo, &p, len, OLD);
-		if (reason && !i)
-			SKIP(return, "%s", reason);
 		if (reason)
-			break;
+			SKIP(return, "after %d forks: %s", i, reason);
 		/* Another mapping begins behind the first page: PTEs map it from now on. */
 		ASSERT_EQ(0, mprotect(p, ps, PROT_READ));
 		pinner.page = p + len - ps;
 		fork_while_pinning(_metadata, &pinner);
+		if (pinner.err == -ENOENT)
+			SKIP(return, "may use one CPU only");
 		ASSERT_EQ(0, pinner.err)
 			TH_LOG("fork %d: %s", i, pinner.err == -ESTALE ?
 			       "the device has another page" : strerror(-pinner.err));

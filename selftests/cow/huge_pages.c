@@ -505,10 +505,12 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_unshared, TEST_TIMEOUT)
  */
 TEST_F_TIMEOUT(huge_pages, uffd_asynchronous, TEST_TIMEOUT)
 {
+	const char *reason;
 	int fd;
 
-	if (cow_uffd_wp(&fd, area, pages * ps, UFFD_FEATURE_WP_ASYNC))
-		SKIP(return, "no asynchronous write protection by userfaultfd");
+	reason = cow_uffd_wp(&fd, area, pages * ps, UFFD_FEATURE_WP_ASYNC);
+	if (reason)
+		SKIP(return, "asynchronous: %s", reason);
 	ASSERT_EQ(0, cow_uffd_protect(fd, area, pages * ps, true));
 	ASSERT_EQ(pages, pages_with(COW_PM_UFFD_WP, 0, pages));
 	EXPECT_EQ(kb(pages), cow_smaps_kb(area, "AnonHugePages"));

@@ -57,6 +57,7 @@ static long long pool(const char *key)
 static const char *make_pool(struct cow_undo *undo)
 {
 	long long kb = pool("Hugepagesize");
+	int i;
 
 	if (kb <= 0)
 		return "no hugetlb pages in this kernel";
@@ -67,6 +68,9 @@ static const char *make_pool(struct cow_undo *undo)
 	if (!cow_tweak(undo, SYSCTL_DIR "nr_overcommit_hugepages", "0") ||
 	    !cow_tweak(undo, SYSCTL_DIR "nr_hugepages", "8"))
 		return "the pool of hugetlb pages cannot be changed";
+	/* The child of a test that failed may be ending yet. */
+	for (i = 0; i < 1000 && pool("HugePages_Free") != pool("HugePages_Total"); i++)
+		usleep(1000);
 	if (pool("HugePages_Total") != POOL || pool("HugePages_Free") != POOL ||
 	    pool("HugePages_Rsvd"))
 		return "got no pool of 8 hugetlb pages that nobody uses";
@@ -363,6 +367,8 @@ static void write_before_a_reader(struct __test_metadata *_metadata, struct read
 	}
 	ASSERT_EQ(0, pthread_join(thread, NULL));
 	EXPECT_EQ(0, cow_child_end(&child));
+	if (r->err == -ENOENT)
+		SKIP(return, "may use one CPU only");
 	EXPECT_EQ(0, r->err)
 		TH_LOG("page %d: %s", r->stale, r->stale < 0 ? strerror(abs(r->err)) :
 		       "another CPU still reads the old page");

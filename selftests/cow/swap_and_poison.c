@@ -107,15 +107,20 @@ FIXTURE_SETUP(swap_and_poison)
 }
 
 /* Again what it was; nothing if swap_off() was not called */
-static void swap_on(struct swaps *off)
+/* What is in use already is no error: a swapoff that is interrupted puts it back. */
+static bool swap_on(struct swaps *off)
 {
+	bool all = true;
+
 	while (off->nr) {
 		int priority = off->area[--off->nr].priority;
 
 		/* Negative: chosen by the kernel */
-		swapon(off->area[off->nr].path,
-		       priority < 0 ? 0 : SWAP_FLAG_PREFER | priority);
+		if (swapon(off->area[off->nr].path,
+			   priority < 0 ? 0 : SWAP_FLAG_PREFER | priority) && errno != EBUSY)
+			all = false;
 	}
+	return all;
 }
 
 FIXTURE_TEARDOWN_PARENT(swap_and_poison)
@@ -247,6 +252,7 @@ enum result {
 	NOT_CLEARED,
 	NOT_WRITTEN,
 	NOT_SWITCHED_OFF,
+	NOT_SWITCHED_ON,
 	SWAPOFF_IS_STUCK,
 };
 
@@ -306,7 +312,8 @@ static int without_all_swap(struct swaps *off)
 		errno = 0;
 		ret = swap_off(off) ? FINE :
 		      errno == EINTR ? SWAPOFF_IS_STUCK : NOT_SWITCHED_OFF;
-		swap_on(off);
+		if (!swap_on(off))
+			return NOT_SWITCHED_ON;
 		used = swap_used_kb();
 		if (used < least)
 			least = used;
