@@ -543,6 +543,17 @@ ssize_t cow_check(const void *addr, size_t len, __u64 tag)
 	return -1;
 }
 
+bool cow_is_zero(const void *addr, size_t len)
+{
+	const char *p = addr;
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
 /*
  * How many pages have their frame in common with another one. KPF_KSM in
  * /proc/kpageflags will not do: in v6.12 all anonymous pages have it.

@@ -242,6 +242,8 @@ const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 t
 void cow_fill(void *addr, size_t len, __u64 tag);
 /* -1 if all is as cow_fill() left it, else the offset of the first bad word */
 ssize_t cow_check(const void *addr, size_t len, __u64 tag);
+/* Is all of it zeroes, as a new page is? */
+bool cow_is_zero(const void *addr, size_t len);
 
 /* Write one byte, so that the compiler does not drop or merge it. */
 static inline void cow_touch(void *addr, char val)

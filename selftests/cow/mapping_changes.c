@@ -147,15 +147,6 @@ static int make_file(const char *p)
 	return fd;
 }
 
-static bool is_zero(const char *page)
-{
-	size_t i;
-
-	for (i = 0; i < ps && !page[i]; i++)
-		;
-	return i == ps;
-}
-
 static void expect_read_only(struct __test_metadata *_metadata, int fd, char *p)
 {
 	int i;
@@ -490,7 +481,7 @@ static int wrong_at_hole(const char *map)
 	for (i = 0; i < NR; i++) {
 		const char *page = map + i * ps;
 
-		if (i & 1 ? !is_zero(page) : cow_check(page, ps, COPY_TAG) != -1)
+		if (i & 1 ? !cow_is_zero(page, ps) : cow_check(page, ps, COPY_TAG) != -1)
 			return i;
 	}
 	return -1;

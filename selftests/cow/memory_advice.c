@@ -62,16 +62,6 @@ FIXTURE_TEARDOWN_PARENT(memory_advice)
  * before, or zeroes.
  */
 
-static bool page_is_zero(const char *page)
-{
-	size_t i;
-
-	for (i = 0; i < ps; i++)
-		if (page[i])
-			return false;
-	return true;
-}
-
 /* One that was dropped reads as zeroes, but for the byte written since then. */
 static bool old_or_dropped(char *page, bool written)
 {
@@ -81,7 +71,7 @@ static bool old_or_dropped(char *page, bool written)
 	if (written && cow_peek(page) != 'w')
 		return false;
 	if (!written)
-		return cow_check(page, ps, TAG) == -1 || page_is_zero(page);
+		return cow_check(page, ps, TAG) == -1 || cow_is_zero(page, ps);
 	if (cow_check(page + word, ps - word, TAG) == -1)
 		return true;
 	for (i = 1; i < ps; i++)
@@ -215,7 +205,7 @@ static int writes_inherited(struct cow_child *self, void *arg)
 		if (!in_the_middle(i)) {
 			if (cow_check(page, ps, TAG) != -1)
 				return 1 + i;
-		} else if (inherited->wiped ? !page_is_zero(page) :
+		} else if (inherited->wiped ? !cow_is_zero(page, ps) :
 					      page_is_there(page)) {
 			return 1 + i;
 		}

@@ -517,16 +517,6 @@ static int check_frames(struct __test_metadata *_metadata, int ahead,
 	return unused;
 }
 
-static bool is_zero(const char *p, size_t len)
-{
-	size_t i;
-
-	for (i = 0; i < len; i++)
-		if (p[i])
-			return false;
-	return true;
-}
-
 /* After the writes: is in page i what must be there? */
 static bool content_ok(const char *page, int i)
 {
@@ -537,12 +527,12 @@ static bool content_ok(const char *page, int i)
 	switch (lay.kind[i]) {
 	case HOLE:
 	case ZERO:
-		return is_zero(page + word, ps - word);
+		return cow_is_zero(page + word, ps - word);
 	case MERGED:
 		return page[ps - 1] == 0x5a;
 	case LAZYFREE:
 		/* Its content may have been lost before the write. */
-		if (is_zero(page + word, ps - word))
+		if (cow_is_zero(page + word, ps - word))
 			return true;
 		break;
 	default:
