@@ -251,6 +251,7 @@ pte_t cowt_pte_make_protnone(pte_t pte);
 void cowt_write_protect(struct kunit *test, unsigned int i);
 void cowt_change_vma_flags(struct kunit *test, vm_flags_t set, vm_flags_t clear);
 void cowt_share(struct kunit *test);
+void cowt_set_hw_young(struct kunit *test, bool hw_young);
 void cowt_set_hw_dirty(struct kunit *test, bool hw_dirty);
 void cowt_set_window(unsigned int pages);
 void cowt_look_at(struct kunit *test, unsigned long first);

@@ -360,25 +360,29 @@ void cowt_share(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, ret, 0);
 }
 
-static bool hw_dirty_stub(void)
+static bool true_stub(void)
 {
 	return true;
 }
 
-static bool no_hw_dirty_stub(void)
+static bool false_stub(void)
 {
 	return false;
 }
 
-/* Pretend that hardware sets dirty bits, or that it does not. */
+/* Pretend that hardware sets accessed bits, or that it does not. */
+void cowt_set_hw_young(struct kunit *test, bool hw_young)
+{
+	kunit_activate_static_stub(test, cow_precopy_hw_young,
+				   hw_young ? true_stub : false_stub);
+}
+
+/* Pretend that hardware sets accessed and dirty bits, or neither. */
 void cowt_set_hw_dirty(struct kunit *test, bool hw_dirty)
 {
-	if (hw_dirty)
-		kunit_activate_static_stub(test, cow_precopy_hw_dirty,
-					   hw_dirty_stub);
-	else
-		kunit_activate_static_stub(test, cow_precopy_hw_dirty,
-					   no_hw_dirty_stub);
+	cowt_set_hw_young(test, hw_dirty);
+	kunit_activate_static_stub(test, cow_precopy_hw_dirty,
+				   hw_dirty ? true_stub : false_stub);
 }
 
 /*

@@ -96,6 +96,37 @@ static void switched_off(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NONE, 0);
 }
 
+struct young_case {
+	const char *desc;
+	bool hw_young;
+};
+
+static const struct young_case young_cases[] = {
+	{ "hardware sets the accessed bit", true },
+	{ "a fault sets the accessed bit", false },
+};
+
+KUNIT_ARRAY_PARAM_DESC(young, young_cases, desc);
+
+/* Copies are old until they are used, if that takes no fault. */
+static void copies_are_old(struct kunit *test)
+{
+	const struct young_case *c = test->param_value;
+	unsigned int i;
+
+	cowt_set_hw_dirty(test, false);
+	cowt_set_hw_young(test, c->hw_young);
+	cowt_share_pages(test, ALL_PAGES);
+	cowt_write_fault(test, FAULT);
+	for (i = FAULT; i <= FAULT + WINDOW; i++) {
+		pte_t pte = cowt_read_pte(test, current->mm, cowt_page_addr(test, i));
+
+		KUNIT_EXPECT_EQ_MSG(test, pte_young(pte), i == FAULT || !c->hw_young,
+				    "PTE %u: young", i);
+	}
+	cowt_expect_region(test, COPIED(WINDOW));
+}
+
 /*
  * The bounds
  */
@@ -497,6 +528,28 @@ static void allocation_fails(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
+static struct page *throttled_page;
+
+static void throttle_stub(struct page *copy)
+{
+	throttled_page = copy;
+}
+
+/* By the page that the program has asked for, as a fault that copies only that one. */
+static void throttles(struct kunit *test)
+{
+	struct page_state is;
+
+	throttled_page = NULL;
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_throttle, throttle_stub);
+	cowt_write_fault(test, FAULT);
+	is = cowt_read_state(test, current->mm, FAULT);
+	KUNIT_EXPECT_NOT_NULL(test, throttled_page);
+	KUNIT_EXPECT_PTR_EQ(test, throttled_page, is.page);
+	cowt_expect_region(test, COPIED(WINDOW));
+}
+
 static void charge_fails(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -765,6 +818,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(written_neighbour),
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(neighbour_in_lru_batch),
+	KUNIT_CASE_PARAM(copies_are_old, young_gen_params),
 	KUNIT_CASE(copies_are_on_the_lru),
 	KUNIT_CASE(copies_downward),
 	KUNIT_CASE(fault_reuses),
@@ -777,6 +831,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(race_with_child),
 	KUNIT_CASE(allocation_fails),
 	KUNIT_CASE(allocation_fails_later),
+	KUNIT_CASE(throttles),
 	KUNIT_CASE(charge_fails),
 	KUNIT_CASE(no_room),
 	KUNIT_CASE(no_room_in_zone),

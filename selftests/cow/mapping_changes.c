@@ -31,6 +31,7 @@ struct uffdio_move {
 #define TAG		43
 
 /* Of /proc/kpageflags */
+#define KPF_REFERENCED	((__u64)1 << 2)
 #define KPF_UPTODATE	((__u64)1 << 3)
 #define KPF_LRU		((__u64)1 << 5)
 #define KPF_ANON	((__u64)1 << 12)
@@ -667,6 +668,26 @@ TEST_F_TIMEOUT(mapping_changes, page_flags, TEST_TIMEOUT)
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ(want, cow_page_flags(self->p + i * ps) & want)
 			TH_LOG("page %d", i);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* To the multi-gen LRU it is a page that a fault has asked for, or is not. */
+TEST_F_TIMEOUT(mapping_changes, multi_gen_lru, TEST_TIMEOUT)
+{
+	/* Nothing is left to be copied ahead with the last page. */
+	const char *alone = self->p + (NR - 1) * ps;
+	struct cow_child c;
+
+	if (!cow_tweak(&self->undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007"))
+		SKIP(return, "no multi-gen LRU, or " COW_NEEDS);
+	if (!cow_page_flags(self->p))
+		SKIP(return, "no /proc/kpageflags, or not root");
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, 1);
+	write_up(self->p, NR - 1, NR);
+	ASSERT_EQ(0, cow_drain_lru());
+	EXPECT_EQ(cow_page_flags(alone) & KPF_REFERENCED,
+		  cow_page_flags(self->p) & KPF_REFERENCED);
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
