@@ -5,7 +5,7 @@
 
 set -eu
 
-root=$(cd "$(dirname "$0")" && pwd -P)
+root=$(dirname -- "$(realpath -- "$0")")
 
 usage()
 {

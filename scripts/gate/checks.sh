@@ -7,7 +7,8 @@
 # Checks. One file each, GROUP-NAME, with a header of "# Field: text" lines:
 # Check (what it looks at), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
 # any number), Arch (whose packages it needs, too: arch_packages), Uses (other files
-# of ours that decide its verdict), Tree (gate: it works on the gate's own tree).
+# of ours that decide its verdict), Queue and Tree (gate: it works on the gate's own
+# tree): see scripts/gate/README.md.
 #
 
 # all_checks: names, in the order in which they run. In a subshell, because callers may have
@@ -87,6 +88,7 @@ check_gate_options()
 	[ -z "$RANGE" ] || [ -z "$BASE" ] || die "--base does not go with --range A..B: A is the base"
 	[ -z "$TREE" ] || [ -n "$RANGE" ] || [ -n "$BASE" ] ||
 		die "--tree with --series needs --base REV, a revision of that tree"
+	[ -z "$BASE" ] || [ -n "$TREE" ] || [ "$BASE" = series ] || need_known_base "${BASE#series:}"
 	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
 	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"

@@ -52,7 +52,6 @@ write_gate_reports()
 {
 	gate_report ktap "$LOGS/gate.json" > "$LOGS/gate.ktap"
 	[ -z "$KCIDB" ] || name_submission
-	[ -z "$MARKDOWN" ] || write_markdown > "$MARKDOWN"
 }
 
 # name_submission: for --kcidb: the base, and the series by its hash and its first mail
@@ -71,9 +70,9 @@ name_submission()
 # no_verdict WHY
 no_verdict()
 {
-	write_reports
 	say "$1: no verdict"
 	echo "$passed passed, 0 failed, $skipped skipped"
+	write_reports
 	leave "$E_USAGE"
 }
 

@@ -48,9 +48,7 @@ take_base()
 		name=${name#series:} ;;
 	esac
 	[ -z "$G_ON_SERIES" ] || [ -n "$SERIES" ] || die "--base series is for a --series on top of our own"
-	is_known_base "$name" ||
-		die "--base '$name' is neither a known kernel ($(kernel_names | paste -sd' ')) nor the folder of a kernel tree" \
-			"a revision needs the tree that has it: --tree DIR"
+	need_known_base "$name"
 	select_kernel "$name"
 	if [ -n "$G_ON_SERIES" ] || [ -z "$SERIES" ]; then
 		prepare_tree
@@ -61,9 +59,11 @@ take_base()
 	[ -z "$G_ON_SERIES" ] || G_BASE=$(kgit -C "$K_TREE" rev-parse prepared)
 }
 
-is_known_base()
+need_known_base()
 {
-	[ -n "$(kernel_field "$1" 2)" ] || [ -d "$1" ]
+	[ -n "$(kernel_field "$1" 2)" ] || [ -d "$1" ] ||
+		die "--base '$1' is neither a known kernel ($(kernel_names | paste -sd' ')) nor the folder of a kernel tree" \
+			"a revision needs the tree that has it: --tree DIR"
 }
 
 # Our own series, as it stands in the prepared tree.

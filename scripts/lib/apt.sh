@@ -217,13 +217,15 @@ served_kernels()
 fetch_package()
 {
 	local dir
+	dir=$(apt_dir "$K_SUITE")/packages
+	if ! apt_update - && find_package "$dir"; then
+		say "the package lists cannot be read; ${DEB##*/} was downloaded before, and is used"
+		return
+	fi
 	kernel_is_served || die "$WHY_NOT" \
 		"give --kernel with another name of fixtures/kernels, or the path of a kernel tree"
-	dir=$(apt_dir "$K_SUITE")/packages
+	! find_package "$dir" || return 0
 	mkdir -p "$dir"
-	for DEB in "$dir/${K_PACKAGE}_"*.deb; do
-		[ ! -e "$DEB" ] || ! package_is_whole "$DEB" || return 0
-	done
 	rm -rf "$dir/${K_PACKAGE}_"* "$dir/$K_PACKAGE.tmp"
 	mkdir "$dir/$K_PACKAGE.tmp"
 	step "downloading $K_PACKAGE $(package_version)" apt.log \
@@ -234,6 +236,15 @@ fetch_package()
 	mv "$DEB" "$dir/"
 	DEB=$dir/${DEB##*/}
 	rmdir "$dir/$K_PACKAGE.tmp"
+}
+
+# find_package DIR: sets DEB to the verified package, if it was downloaded before
+find_package()
+{
+	for DEB in "$1/${K_PACKAGE}_"*.deb; do
+		[ ! -e "$DEB" ] || ! package_is_whole "$DEB" || return 0
+	done
+	return 1
 }
 
 # apt checks what it downloads against the signed index.

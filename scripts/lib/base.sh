@@ -6,6 +6,8 @@
 
 set -euo pipefail
 export LC_ALL=C
+# Of a git hook, these name the user's repository, and ours must not be taken for it.
+unset CDPATH "${!GIT_@}"
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 BUILD=${COW_BUILD:-$ROOT/build}
@@ -142,6 +144,7 @@ LOGS=
 open_logs()
 {
 	[ -z "$LOGS" ] || return 0
+	use_shared
 	if [ -n "${COW_LOGS-}" ]; then
 		LOGS=$(mktemp -d "$COW_LOGS/$COMMAND.XXX")
 	else
@@ -270,6 +273,25 @@ unlock()
 	local fd=${LOCKS[$1]}
 	unset "LOCKS[$1]"
 	exec {fd}>&-
+}
+
+# use_shared: build/ must not be removed until this run, and all that it has started,
+# are over
+use_shared()
+{
+	local fd
+	mkdir -p "$BUILD/locks"
+	exec {fd}> "$BUILD/locks/in-use"
+	flock -s "$fd"
+}
+
+# use_alone: for who removes build/
+use_alone()
+{
+	local fd
+	mkdir -p "$BUILD/locks"
+	exec {fd}> "$BUILD/locks/in-use"
+	flock -n "$fd" || die "another run uses $BUILD: wait until it is over, or end it"
 }
 
 # A folder of our own that is gone at the end.

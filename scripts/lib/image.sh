@@ -9,6 +9,7 @@
 IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
 BRD_OPTIONS="rd_nr=1 rd_size=262144"
 
+# image_help [SENTENCE]: for the help of commands; SENTENCE is about --image
 image_help()
 {
 	cat <<-'END'
@@ -16,6 +17,9 @@ image_help()
 	                  arm64's Image), a .deb file such as 'package' writes, or a
 	                  Debian package such as linux-image-cloud-amd64; PACKAGE/SUITE
 	                  takes it from that suite
+	END
+	[ $# -eq 0 ] || printf '                  (%s)\n' "$1"
+	cat <<-'END'
 	  --modules DIR   its modules, if it is a file but no .deb: what 'make
 	                  modules_install INSTALL_MOD_PATH=DIR' left, or one of its
 	                  lib/modules/RELEASE
@@ -149,6 +153,10 @@ fetch_image()
 	local package=${1%%/*} suite=- dir=$2 version parts
 	[[ "$1" != */* ]] || suite=${1#*/}
 	! is_foreign || suite+=@$ARCH
+	if ! apt_update "$suite" && [ -s "$dir/version" ]; then
+		say "the package lists cannot be read; $(cat "$dir/version") was downloaded before, and is used"
+		return
+	fi
 	apt_update "$suite" ||
 		die "the package lists of '${suite%@*}' cannot be read: is it a suite that the mirror serves?"
 	package=$(real_package "$suite" "$package")

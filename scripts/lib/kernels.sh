@@ -15,17 +15,18 @@ kernel_names()
 
 default_kernel()
 {
-	kernel_rows | awk '$5 == "lts" { print $1; exit }'
+	kernel_rows | awk '$4 == "lts" { print $1; exit }'
 }
 
 mainline_kernel()
 {
-	kernel_rows | awk '$5 == "mainline" { print $1; exit }'
+	kernel_rows | awk '$4 == "mainline" { print $1; exit }'
 }
 
 kernel_field()
 {
-	kernel_rows | awk -v name="$1" -v n="$2" '$1 == name { print $n }'
+	# as strings: as numbers, 6.1 is 6.10
+	kernel_rows | awk -v name="$1" -v n="$2" '$1 "" == name "" { print $n }'
 }
 
 # select_kernel KERNEL: sets K_NAME, K_DIR (the folder K_NAME below build/) and K_TREE;

@@ -16,6 +16,8 @@ VERBOSE=${VERBOSE-}
 KERNEL=
 ARCH=
 FILTER=
+# Of 'bench': cost, kvm and so on
+ACTION=
 TIMEOUT=
 JUNIT=
 JSON=
@@ -67,6 +69,8 @@ DEBUG_INFO=
 SET=
 SET_CONFIG=
 APPEND_ON=
+# All that a run writes for its user
+REPORT_FILES=()
 ARGS=()
 
 # For the help of commands. All commands take these options, so that scripts can give them
@@ -91,7 +95,7 @@ takes()
 {
 	case " $ACCEPTED " in
 	*" $1 "*) ;;
-	*) die "option --$1 does not apply to '$COMMAND'; see './run_tests.sh $COMMAND --help'" ;;
+	*) die "option --$1 does not apply to '$COMMAND${ACTION:+ $ACTION}'; see './run_tests.sh $COMMAND --help'" ;;
 	esac
 }
 
@@ -105,17 +109,23 @@ need_number()
 
 need_writable()
 {
-	local dir
+	local file
 	[ -n "$2" ] || die "$1 needs a file"
-	dir=$(dirname -- "$2")
-	if ! [ -d "$dir" ] || ! [ -w "$dir" ] || [ -d "$2" ]; then
+	file=$(realpath -s -- "$2")
+	if [ -e "$2" ]; then
+		[ ! -d "$2" ] && [ -w "$2" ] || die "$1 '$2' cannot be written: give another file"
+	elif ! [ -d "${file%/*}/" ] || ! [ -w "${file%/*}/" ]; then
 		die "$1 '$2' cannot be written: give a file in a folder that exists"
 	fi
+	[[ "$file" == /dev/* ]] || [[ " ${REPORT_FILES[*]} " != *" $file "* ]] ||
+		die "$1 '$2': another report goes to that file already"
+	REPORT_FILES+=("$file")
 }
 
 # need_set WHO KEY=VALUE
 need_set()
 {
+	[[ "$2" != *$'\n'* ]] || die "$1 takes one KEY=VALUE; give it several times"
 	[[ "$2" =~ ^[/a-z][A-Za-z0-9_./-]*=[^\']*$ ]] ||
 		die "$1 '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
 	[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
@@ -125,6 +135,7 @@ need_set()
 # need_config WHO SYMBOL=VALUE
 need_config()
 {
+	[[ "$2" != *$'\n'* ]] || die "$1 takes one SYMBOL=VALUE; give it several times"
 	[[ "$2" =~ ^[A-Z0-9][A-Za-z0-9_]*=(y|m|n|-?[0-9]+|0x[0-9a-fA-F]+|\"[^\"\']*\")$ ]] ||
 		die "$1 '$2' is not SYMBOL=VALUE, such as MY_OPTION=y, MY_SIZE=16 or MY_NAME=\"text\""
 }
@@ -229,7 +240,7 @@ set_option()
 			die "--arch '$2' is not supported: ${ARCHES[*]}"
 		ARCH=$2 ;;
 	--filter)
-		[ -n "$2" ] || die "--filter needs a glob"
+		[[ "$2" == *[![:space:]]* ]] || die "--filter needs a glob"
 		FILTER=$2 ;;
 	--jobs)
 		need_number "$1" "$2"
@@ -239,10 +250,10 @@ set_option()
 		TIMEOUT=$2 ;;
 	--junit)
 		need_writable "$1" "$2"
-		JUNIT=$(realpath -- "$2") ;;
+		JUNIT=$(realpath -s -- "$2") ;;
 	--json)
 		need_writable "$1" "$2"
-		JSON=$(realpath -- "$2") ;;
+		JSON=$(realpath -s -- "$2") ;;
 	--base-config)
 		case "$2" in
 		running|cloud) BASE_CONFIG=$2 ;;
@@ -264,10 +275,10 @@ set_option()
 		need_writable "$1" "$2"
 		[[ "${KCIDB_ORIGIN-x}" =~ ^[a-z0-9_]+$ ]] ||
 			die "KCIDB_ORIGIN '$KCIDB_ORIGIN' may have lower-case letters, digits and _ only"
-		KCIDB=$(realpath -- "$2") ;;
+		KCIDB=$(realpath -s -- "$2") ;;
 	--html)
 		need_writable "$1" "$2"
-		HTML=$(realpath -- "$2") ;;
+		HTML=$(realpath -s -- "$2") ;;
 	--plots)
 		[ -d "$2" ] && [ -w "$2" ] || die "--plots '$2' is no folder that can be written to"
 		PLOTS=$(realpath -- "$2") ;;
@@ -276,7 +287,7 @@ set_option()
 		PROFILE=$2 ;;
 	--svg)
 		need_writable "$1" "$2"
-		SVG=$(realpath -- "$2") ;;
+		SVG=$(realpath -s -- "$2") ;;
 	--count)
 		need_number "$1" "$2"
 		COUNT=$2 ;;
@@ -325,7 +336,7 @@ set_option()
 		SKIP+=" ${2//,/ }" ;;
 	--markdown)
 		need_writable "$1" "$2"
-		MARKDOWN=$(realpath -- "$2") ;;
+		MARKDOWN=$(realpath -s -- "$2") ;;
 	--mode)
 		case "$2" in
 		icount|wall) MODE=$2 ;;

@@ -8,7 +8,8 @@ repeat_help()
 	cat <<-'END'
 	  --repeat N      N times, beside a busy loop on each CPU and with no real-time
 	                  priority for the guest: every run must have the same results.
-	                  One that was interrupted goes on where it stopped
+	                  One that was interrupted goes on where it stopped, unless what it
+	                  tests has changed
 	END
 }
 
@@ -57,15 +58,20 @@ repeat_command()
 		[ -f "$dir/$i" ] || repeat_once "$dir" "$i" "$1"
 		judge_run "$dir" "$i"
 	done
+	rm -rf "$dir"
 	finish
 }
 
-# repeat_key: of what decides the results: the arguments, the series, the tests, and the
-# configurations, programs and scripts by which they are built and run
+# repeat_key: of what decides the results: the arguments, a user's kernel or image, edits of
+# the prepared tree, the series, the tests, and the configurations, programs and scripts by
+# which they are built and run
 repeat_key()
 {
 	{
 		printf '%s\n' "${REPEATED[@]}"
+		[ -z "${K_PATH-}" ] || source_state "$K_PATH"
+		[ ! -f "$IMAGE" ] || sha256sum < "$IMAGE"
+		[ ! -d "${K_TREE-}" ] || ! tree_has_edits || worktree_tree
 		worktree_hash Kconfig.fragment fixtures/config fixtures/init fixtures/kernels fixtures/qemu \
 			fixtures/um kunit patches scripts/cmd scripts/lib selftests
 	} | sha256sum | cut -c1-16

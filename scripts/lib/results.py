@@ -147,8 +147,13 @@ def main():
         sys.exit(__doc__)
     about = dict(argument.split("=", 1) for argument in sys.argv[3:])
     results = list(read_results(sys.argv[2]))
-    for line in REPORTS[sys.argv[1]](results, about):
-        print(line)
+    try:
+        for line in REPORTS[sys.argv[1]](results, about):
+            print(line)
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = None
+        sys.exit(f"{sys.argv[1]}: {error.strerror}")
 
 
 if __name__ == "__main__":

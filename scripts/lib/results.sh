@@ -70,7 +70,7 @@ write_kcidb()
 	report kcidb "origin=${KCIDB_ORIGIN:-cow_tests}" "kernel=$kernel" "arch=${ARCH:-x86_64}" \
 		"version=$version" "tree=$tree" "config=$config" \
 		"patchset=${KCIDB_PATCHSET:-$(patchset_of_series)}" "compiler=$(gcc --version | sed -n 1p)" "start=$STARTED" \
-		"comment=$KCIDB_COMMENT" "message_id=$KCIDB_MESSAGE_ID" "valid=$KCIDB_VALID" > "$KCIDB"
+		"comment=$KCIDB_COMMENT" "message_id=$KCIDB_MESSAGE_ID" "valid=$KCIDB_VALID"
 }
 
 # tree_hash COMMIT: of the kernel, HEAD without an argument
@@ -97,25 +97,33 @@ patchset_hash()
 	done | sha256sum | cut -c-64
 }
 
+# write_to FILE COMMAND...: nothing without FILE
+write_to()
+{
+	[ -z "$1" ] || "${@:2}" > "$1" || die "the report '$1' could not be written"
+}
+
 # write_reports: those that were asked for
 write_reports()
 {
-	[ -z "$JUNIT" ] || report junit > "$JUNIT"
-	[ -z "$JSON" ] || report json > "$JSON"
-	[ -z "$KCIDB" ] || write_kcidb
+	write_to "$JUNIT" report junit
+	write_to "$JSON" report json
+	write_to "$KCIDB" write_kcidb
+	# of the gate
+	write_to "$MARKDOWN" write_markdown
 }
 
-# finish: writes what was asked for, prints the last line, and leaves
+# finish: prints the last line, writes what was asked for, and leaves
 finish()
 {
 	local passed failed skipped
 	passed=$(count_results pass)
 	failed=$(count_results fail)
 	skipped=$(count_results skip)
-	write_reports
 	[ -z "${COW_RESULTS-}" ] || cat "$RESULTS" >> "$COW_RESULTS"
 	[ "$failed" -eq 0 ] || say "logs: $LOGS"
 	echo "$passed passed, $failed failed, $skipped skipped"
+	write_reports
 	if [ "$failed" -gt 0 ]; then
 		leave "$E_FAIL"
 	elif [ "$passed" -gt 0 ]; then

@@ -10,6 +10,9 @@
 # tree that changed; the caller holds the lock
 ensure_base()
 {
+	[[ "$BUILD" != *[[:space:]:]* ]] ||
+		die "the kernel cannot be built in '$BUILD': kbuild takes no path with spaces or colons" \
+			"move this repository, or set COW_BUILD to another folder"
 	mkdir -p "$K_DIR"
 	if [ ! -d "$K_TREE" ]; then
 		make_base

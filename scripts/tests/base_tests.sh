@@ -41,8 +41,51 @@ test_bad_input()
 	refused_with "neither a file nor 'running'" package --base-config /nonexistent &&
 	refused_with "neither a file nor 'running'" package --base-config / &&
 	refused_with "not the output of lsmod" package --localmod /etc/passwd &&
+	refused_with "needs a glob" run --filter ' ' &&
+	refused_with "neither a known kernel" tree --kernel 6.120 &&
+	refused_with "neither a known kernel" gate --selftest --filter good --base nope &&
+	refused_with "neither a known kernel" gate --list --base series:nope &&
+	refused_with "takes one KEY=VALUE" gate --set $'vm.a=1\nfoo' --list &&
+	refused_with "another report goes to that file" gate --list --markdown "$SCRATCH/r" --junit "$SCRATCH/r" &&
+	refused_with "does not apply to 'bench cost'" bench cost --quick &&
+	refused_with "'cost' comes first" bench --kernel 7.3 cost &&
 	refused_with "needs one folder" export &&
 	refused_with "needs one folder" export ''
+}
+
+# Started by a link, through CDPATH, or from a git hook, it is the same.
+test_however_started()
+{
+	local hook=$SCRATCH/hook.git
+	OUT=$SCRATCH/output
+	ln -sfn "$ROOT/run_tests.sh" "$SCRATCH/link"
+	"$SCRATCH/link" list kernels > "$OUT" 2>&1 || complain "not by a link: $(cat "$OUT")" || return
+	( cd / && CDPATH=$(dirname "$ROOT") "$ROOT/run_tests.sh" list kernels ) > "$OUT" 2>&1 ||
+		complain "not with CDPATH: $(cat "$OUT")" || return
+	rm -rf "$hook"
+	kgit init -q --bare "$hook"
+	(
+		export GIT_DIR=$hook GIT_INDEX_FILE=$hook/index
+		"$ROOT/run_tests.sh" list kernels
+		. "$ROOT/scripts/lib/base.sh"
+		[ -z "${GIT_DIR-}${GIT_INDEX_FILE-}" ] || say "GIT_DIR is still set"
+		trap - EXIT
+	) > "$OUT" 2>&1
+	want_output '^6.12 ' && ! grep -q 'still set' "$OUT" || complain "of a hook: $(tail -n 1 "$OUT")"
+}
+
+# A report that cannot be written costs nothing but the report.
+test_report_unwritable()
+{
+	OUT=$SCRATCH/output
+	(
+		RESULTS=$SCRATCH/unwritable.results
+		echo $'pass\tfirst\t' > "$RESULTS"
+		JUNIT=/dev/full
+		finish
+	) > "$OUT" 2>&1 || STATUS=$?
+	want_status 2 && want_output '^1 passed, 0 failed' && want_output "'/dev/full' could not be written" &&
+	! grep -q Traceback "$OUT" || complain "$(cat "$OUT")"
 }
 
 test_unknown_filter()

@@ -5,7 +5,9 @@
 
 test_new_test()
 {
-	local makefile=$BOX/selftests/cow/Makefile ignore=$BOX/selftests/cow/.gitignore
+	local makefile=$BOX/selftests/cow/Makefile ignore=$BOX/selftests/cow/.gitignore name
+	mkdir -p "$BOX/selftests/cow/tools"
+	touch "$BOX/selftests/cow/config" "$BOX/selftests/cow/tools/cowstat.c"
 	printf '# SPDX-License-Identifier: GPL-2.0-only\na_test\nz_test\n' > "$ignore"
 	cp "$makefile" "$SCRATCH/makefile"
 	box new test parent_first && want_status 0 && want_output '^selftests/cow/parent_first.c: written$' &&
@@ -15,6 +17,9 @@ test_new_test()
 	cp "$makefile" "$SCRATCH/makefile"
 	box new test parent_first && want_status 2 && want_output 'exists already' &&
 	want_same "$(diff "$SCRATCH/makefile" "$makefile")" "" || return
+	for name in cowstat config tools clean; do
+		box new test $name && want_status 2 && want_output 'a file, a tool or a target of make has it' || return
+	done
 	box new test Parent-First && want_status 2 && want_output 'lower-case letters' &&
 	box new test && want_status 2 && want_output 'new what' &&
 	box new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
@@ -34,6 +39,10 @@ test_new_mutant()
 	want_same "$(without_explanation "$mutants/my-mutant.patch")" "$(without_explanation "$mutants/vma-bounds.patch")" || return
 	want_same "$(check_mutant "$BOX/fixtures/mutants/my-mutant.patch")" "" || return
 	box list mutants && want_output '^my-mutant: ' || return
+	rm -rf "$SCRATCH/with space"
+	cp -r "$BOX" "$SCRATCH/with space"
+	"$SCRATCH/with space/run_tests.sh" list mutants > "$OUT" 2>&1 || complain "not in a folder with a space" || return
+	want_output '^my-mutant: ' || return
 	box new mutant my_mutant && want_status 2 && want_output 'cannot be the name'
 }
 
@@ -95,7 +104,9 @@ test_repeat()
 	without_repeat "$@"
 	scratch
 	open_results
+	[ -z "$KERNEL" ] || select_kernel "$KERNEL"
 	[ -z "$REPEAT" ] || repeat_command run_command
+	[ ! -e "$ROOT/broken" ] || [ "$(wc -l < "$ROOT/runs")" -lt 2 ] || exit 2
 	echo "${COW_NO_REALTIME-}" >> "$ROOT/runs"
 	record pass first
 	[ "$(wc -l < "$ROOT/runs")" -ne 3 ] || record "$(cat "$ROOT/third")" second
@@ -103,10 +114,18 @@ test_repeat()
 	finish
 	END
 	echo skip > "$BOX/third"
-	box kunit --filter x --repeat 2 && want_status 0 && want_output '^2 passed, 0 failed' || return
+	: > "$BOX/runs"
+	: > "$BOX/broken"
+	box kunit --filter x --repeat 4 && want_status 2 && want_output '^PASS run 2 ' &&
+	want_output 'run 3 has no result' || return
+	rm "$BOX/broken"
 	box kunit --filter x --repeat=4 && want_status 1 && want_output '^FAIL run 3 .* differs from the first: < pass.second;> skip.second$' &&
 	want_output '^3 passed, 1 failed' && want_same "$(sort -u "$BOX/runs") $(wc -l < "$BOX/runs")" "1 4" || return
-	rm -rf "$BOX/build/repeat" "$BOX/runs"
+	: > "$BOX/runs"
+	box kunit --kernel "$PLAIN" --repeat 2 && want_status 0 && want_same "$(wc -l < "$BOX/runs")" 2 || return
+	echo '/* changed */' >> "$PLAIN/mm/memory.c"
+	box kunit --kernel "$PLAIN" --repeat 2 && want_same "$(wc -l < "$BOX/runs")" 4 || return
+	: > "$BOX/runs"
 	echo fail > "$BOX/third"
 	box kunit --filter x --repeat 3 && want_status 1 && want_output '^FAIL run 3 .*: second: $'
 }

@@ -142,6 +142,54 @@ test_edits_are_kept()
 	box clean && want_status 2 && want_output 'has edits'
 }
 
+# What a developer has set aside in the tree is kept as well, and nothing is taken from
+# under another run.
+test_clean_keeps()
+{
+	local fd
+	box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" branch try
+	box clean --kernel 6.12 && want_status 0 && box tree && want_status 0 || return
+	kgit -C "$TREE_OF_BOX" checkout -q -b try
+	kgit -C "$TREE_OF_BOX" commit -q --allow-empty -m try
+	kgit -C "$TREE_OF_BOX" checkout -q work
+	box clean && want_status 2 && want_output 'commits of yours: refs/heads/try' || return
+	kgit -C "$TREE_OF_BOX" branch -q -D try
+	exec {fd}> "$BOX/build/locks/in-use"
+	flock -s "$fd"
+	box clean
+	exec {fd}>&-
+	want_status 2 && want_output 'another run uses' || return
+	[ -d "$TREE_OF_BOX" ] || complain "the tree is gone"
+}
+
+# A refresh that was killed while it wrote is undone by the next one.
+test_refresh_killed()
+{
+	local half
+	box tree && want_status 0 || return
+	echo 'int more;' >> "$TREE_OF_BOX/mm/tests/cow_kunit.c"
+	mkdir "$BOX/build/6.12/before"
+	cp -r "$BOX/patches" "$BOX/kunit" "$BOX/selftests" "$BOX/build/6.12/before/"
+	echo 'half' >> "$BOX/kunit/cow_kunit.c"
+	box refresh && want_status 0 && want_output 'the last refresh was killed' &&
+	want_same "$(tail -n 1 "$BOX/kunit/cow_kunit.c")" 'int more;' || return
+	half=$(echo "$BOX/build/refresh-was-killed."*)
+	want_same "$(tail -n 1 "$half/kunit/cow_kunit.c")" half &&
+	want_same "$(ls -d "$BOX/build/6.12/before" 2> /dev/null)" ""
+}
+
+# Without a mirror, a package that was downloaded before will do.
+test_no_mirror()
+{
+	box tree && want_status 0 || return
+	box clean --kernel 6.12 && want_status 0 || return
+	mv "$SCRATCH/archive/dists" "$SCRATCH/archive/gone"
+	box tree
+	mv "$SCRATCH/archive/gone" "$SCRATCH/archive/dists"
+	want_status 0 && want_output 'was downloaded before, and is used'
+}
+
 # Trees that nobody edits share their files; what is written to one stays in it.
 test_trees_share_files()
 {
