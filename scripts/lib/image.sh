@@ -9,7 +9,7 @@
 IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
 BRD_OPTIONS="rd_nr=1 rd_size=262144"
 
-# image_help [SENTENCE]: for the help of commands; SENTENCE is about --image
+# image_help SENTENCE: for the help of commands; SENTENCE, or '', is about --image
 image_help()
 {
 	cat <<-'END'
@@ -18,7 +18,7 @@ image_help()
 	                  Debian package such as linux-image-cloud-amd64; PACKAGE/SUITE
 	                  takes it from that suite
 	END
-	[ $# -eq 0 ] || printf '                  (%s)\n' "$1"
+	[ -z "$1" ] || printf '                  (%s)\n' "$1"
 	cat <<-'END'
 	  --modules DIR   its modules, if it is a file but no .deb: what 'make
 	                  modules_install INSTALL_MOD_PATH=DIR' left, or one of its

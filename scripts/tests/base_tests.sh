@@ -64,20 +64,19 @@ test_however_started()
 		complain "not with CDPATH: $(cat "$OUT")" || return
 	rm -rf "$hook"
 	kgit init -q --bare "$hook"
-	(
-		export GIT_DIR=$hook GIT_INDEX_FILE=$hook/index
-		"$ROOT/run_tests.sh" list kernels
-		. "$ROOT/scripts/lib/base.sh"
-		[ -z "${GIT_DIR-}${GIT_INDEX_FILE-}" ] || say "GIT_DIR is still set"
-		trap - EXIT
-	) > "$OUT" 2>&1
-	want_output '^6.12 ' && ! grep -q 'still set' "$OUT" || complain "of a hook: $(tail -n 1 "$OUT")"
+	# shellcheck disable=SC2016 # it is another shell's
+	GIT_DIR=$hook GIT_INDEX_FILE=$hook/index bash -c '
+		. "$1"
+		say "GIT_DIR is ${GIT_DIR-unset}, GIT_INDEX_FILE ${GIT_INDEX_FILE-unset}"
+	' sh "$ROOT/scripts/lib/base.sh" > "$OUT" 2>&1
+	want_output 'GIT_DIR is unset, GIT_INDEX_FILE unset'
 }
 
 # A report that cannot be written costs nothing but the report.
 test_report_unwritable()
 {
 	OUT=$SCRATCH/output
+	STATUS=0
 	(
 		RESULTS=$SCRATCH/unwritable.results
 		echo $'pass\tfirst\t' > "$RESULTS"
@@ -85,7 +84,7 @@ test_report_unwritable()
 		finish
 	) > "$OUT" 2>&1 || STATUS=$?
 	want_status 2 && want_output '^1 passed, 0 failed' && want_output "'/dev/full' could not be written" &&
-	! grep -q Traceback "$OUT" || complain "$(cat "$OUT")"
+	want_same "$(grep -c Traceback "$OUT")" 0
 }
 
 test_unknown_filter()
