@@ -6,8 +6,7 @@
 #
 #	box ARGS	by that test, with this harness in a sandbox; ARGS may differ
 #	host COMMAND	by that test, on this machine; cowstat is built for it by the
-#			line of README.md, and its manual lies where the prepared tree
-#			has it
+#			line of README.md
 #	leg NAME	by this leg of check --all
 #	all ARGS	by the leg "commands of the README" of check --all
 #	by-hand REASON	by nobody
@@ -59,7 +58,7 @@ documented_commands()
 	cowstat -a 1|host cowstat -a 0.1 2
 	cowstat -- CMD|host cowstat -- true
 	cowstat --stacks -- CMD|leg linux-image-cloud-amd64: cowstat and bpftrace
-	man -l tools/testing/selftests/cow/tools/cowstat.1|host man -l tools/testing/selftests/cow/tools/cowstat.1
+	man -l selftests/cow/tools/cowstat.1|host man -l selftests/cow/tools/cowstat.1
 	END
 }
 
