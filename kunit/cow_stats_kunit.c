@@ -664,8 +664,8 @@ static void reset_while_counting(struct kunit *test)
 }
 
 /*
- * Who counts is held up by the test, on a CPU of its own: whoever reads or resets
- * meanwhile has to wait.
+ * The test stops a thread on another CPU while it counts a fault: a read or a
+ * reset must wait for it.
  */
 
 /* Enough for a reader or a reset that does not wait to be over */

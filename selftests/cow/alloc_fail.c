@@ -5,8 +5,8 @@
  * fault has one allocation, or a few. The write must take effect in every case. If the
  * faulting page's own allocation fails, the fault is retried; if one for several pages
  * fails, they are allocated one by one, or the faulting page alone is copied. The child's
- * memory does not change, the counters match, and nothing leaks. And fails, in one fault,
- * each allocation that may not reclaim memory: those of all pages that are copied ahead.
+ * memory does not change, the counters match, and nothing leaks. Another test fails all
+ * allocations of one fault that may not reclaim: those of the pages copied ahead.
  *
  * A fork fails as well, after each number of allocations. The parent's memory, its pins
  * and a device that mirrors it work on as if nothing had happened.

@@ -35,7 +35,7 @@ FIXTURE_SETUP(bench_output)
 	/* As root it sets the sysctls of the series, where there are any. */
 	if (!cow_missing() && !geteuid() && !cow_may_change())
 		SKIP(return, COW_NEEDS);
-	/* Who is not root would get no rows. */
+	/* Without root there would be no rows. */
 	if (!cow_sysctl_read("cow_precopy", &on) && on)
 		SKIP(return, "vm.cow_precopy is on");
 }

@@ -81,7 +81,7 @@ static __u32 tag_of[MAX_PAGES][2];
 static unsigned int next_tag;
 static bool alone;	/* a child: owns all pages, and needs no lock */
 static bool no_lazyfree;	/* it would lose pages */
-/* Or who forks would wait forever. */
+/* Else a thread that forks would wait forever. */
 static pthread_rwlock_t lock =
 	PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
@@ -509,7 +509,7 @@ static void reap(int *children, bool all)
 
 	while (*children > 0 && waitpid(-1, &status, all ? 0 : WNOHANG) > 0) {
 		(*children)--;
-		/* Killed is whose parent has ended; it may be out of memory. */
+		/* SIGKILL: its parent has ended, or it is out of memory. */
 		if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
 			fail("a child was killed", 0, 0, WTERMSIG(status));
 		else if (WIFEXITED(status) && WEXITSTATUS(status))

@@ -3,10 +3,10 @@
  * cowstat: copy-on-write faults per interval, of the system, of processes or of a
  * command
  *
- * Needs CONFIG_COW_STATS to be of full use. Without it, the counts of the system are
- * those of /proc/vmstat. Kernels that do not have these are counted by kprobe
- * events as root, and otherwise shown by what they have: minor faults, reused
- * pages, delay accounting.
+ * With CONFIG_COW_STATS it shows everything. Without it, the system's counts are
+ * those of /proc/vmstat. If the kernel lacks these, too, it counts with kprobe
+ * events as root; other users get what any kernel has: minor faults, reused pages,
+ * delay accounting.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -5,16 +5,16 @@
  * do_wp_page() is entered (event "start") and left ("end") by each write-protect
  * fault. In between wp_page_reuse() makes the PTE writable ("reused"), or
  * wp_page_copy() takes the old page out of the rmap ("copied"). The compiler may
- * have made both a part of do_wp_page(), and an inline function cannot be probed
- * anyway; so the functions that these call are, with a return address in one of
- * the three. A fault that has to be taken again, or that userfaultfd gets, or
- * that writes to a shared mapping or the zero page, is no copy; what GUP
- * unshares is told by the fault's flags. A copy that lost its race cannot be
- * told: it is only in the time. Faults on huge pages that a PMD maps go to
- * do_huge_pmd_wp_page(), and are not counted unless that splits the mapping.
- * A kernel that can copy several pages in a fault (CONFIG_COW_PRECOPY) is refused:
- * cow_batch_copy() takes them out of the rmap, once for each run of pages, which
- * does not tell how many faults there were.
+ * have inlined both into do_wp_page(), where they cannot be probed. So probe the
+ * functions that they call, and accept a hit if its return address is in one of the
+ * three. Retried faults, those that go to userfaultfd, and writes to shared
+ * mappings or to the zero page are no copies; unsharing for GUP has its flag in the
+ * fault's flags. A copy that lost its race is not recognised: it is only in the
+ * time. Faults on huge pages that a PMD maps go to do_huge_pmd_wp_page(), and are
+ * not counted unless that splits the mapping. A kernel that can copy several pages
+ * in a fault (CONFIG_COW_PRECOPY) is refused: cow_batch_copy() takes them out of
+ * the rmap, once for each run of pages, which does not tell how many faults there
+ * were.
  *
  * The kernel adds up: hist triggers carry process, flags and time from "start"
  * to the other events in variables. A variable belongs to a thread, by the top
