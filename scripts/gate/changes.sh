@@ -18,6 +18,13 @@ files()
 	kgit -C "$K_TREE" diff --no-renames --name-only --diff-filter="$filter" "$G_BASE" "$G_HEAD" -- "$@"
 }
 
+# changes_kernel COMMIT: does it touch more than kselftests and documentation?
+changes_kernel()
+{
+	[ -n "$(kgit -C "$K_TREE" diff-tree --no-commit-id --name-only -r "$1" -- . \
+		':!tools/testing/selftests' ':!Documentation' ':!MAINTAINERS')" ]
+}
+
 # new_files [PATHSPEC...]: added files, without renamed ones
 new_files()
 {

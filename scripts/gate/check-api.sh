@@ -71,6 +71,24 @@ each_patch()
 	done < <(commits)
 }
 
+# each_kernel_patch FUNCTION: only those that may change what a kernel is built from
+each_kernel_patch()
+{
+	KERNEL_PATCH=$1
+	OTHER_PATCHES=0
+	each_patch if_kernel_patch
+	[ "$OTHER_PATCHES" -eq 0 ] || note "$OTHER_PATCHES patches with nothing but kselftests or documentation are left out"
+}
+
+if_kernel_patch()
+{
+	if changes_kernel "$2"; then
+		"$KERNEL_PATCH" "$@"
+	else
+		OTHER_PATCHES=$((OTHER_PATCHES + 1))
+	fi
+}
+
 # need_several_patches WHAT: for a check of each patch. With one patch WHAT does the same.
 need_several_patches()
 {

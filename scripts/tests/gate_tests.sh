@@ -211,6 +211,27 @@ test_gate_drop_old_results()
 	want_same "$(cd "$G_DIR/results" && echo one.*)" 'one.4 one.5 one.6 one.7 one.8'
 }
 
+# Kernels are not built anew for patches of kselftests and documentation.
+test_gate_kernel_patches()
+(
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	K_TREE=$PLAIN
+	G_MAILS=$SCRATCH/none
+	G_BASE=$(kgit -C "$PLAIN" rev-parse HEAD)
+	for file in mm/memory.c tools/testing/selftests/Makefile tools/objtool/x Documentation/x MAINTAINERS; do
+		mkdir -p "$(dirname "$PLAIN/$file")"
+		echo '/* changed */' >> "$PLAIN/$file"
+		kgit -C "$PLAIN" add -A
+		kgit -C "$PLAIN" commit -q -m "change $file"
+	done
+	G_HEAD=$(kgit -C "$PLAIN" rev-parse HEAD)
+	note() { echo "note $*"; }
+	show_patch() { echo "$1 $(subject_of "$2")"; }
+	want_same "$(each_kernel_patch show_patch | paste -sd,)" \
+		"1 change mm/memory.c,3 change tools/objtool/x,note 3 patches with nothing but kselftests or documentation are left out"
+)
+
 # ccache repeats a warning with the path of the clone in which it was first given.
 test_gate_warnings_of()
 {
