@@ -218,7 +218,7 @@ fetch_package()
 {
 	local dir
 	dir=$(apt_dir "$K_SUITE")/packages
-	if ! apt_update - && find_package "$dir"; then
+	if ! { apt_update - && apt_update "$K_SUITE"; } && find_package "$dir"; then
 		say "the package lists cannot be read; ${DEB##*/} was downloaded before, and is used"
 		return
 	fi

@@ -7,7 +7,8 @@
 set -euo pipefail
 export LC_ALL=C
 # Of a git hook, these name the user's repository, and ours must not be taken for it.
-unset CDPATH "${!GIT_@}"
+unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_PREFIX GIT_NAMESPACE \
+	GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_QUARANTINE_PATH
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 BUILD=${COW_BUILD:-$ROOT/build}
@@ -144,7 +145,7 @@ LOGS=
 open_logs()
 {
 	[ -z "$LOGS" ] || return 0
-	use_shared
+	use_build
 	if [ -n "${COW_LOGS-}" ]; then
 		LOGS=$(mktemp -d "$COW_LOGS/$COMMAND.XXX")
 	else
@@ -259,7 +260,7 @@ declare -A LOCKS=()
 lock()
 {
 	local name=$1 fd
-	mkdir -p "$BUILD/locks"
+	use_build
 	exec {fd}> "$BUILD/locks/$name"
 	if ! flock -n "$fd"; then
 		say "waiting for another run that uses $name ..."
@@ -275,18 +276,26 @@ unlock()
 	exec {fd}>&-
 }
 
-# use_shared: build/ must not be removed until this run, and all that it has started,
-# are over
-use_shared()
+IN_USE=
+
+# use_build: build/ must not be removed until this run, and all that it has started, are
+# over. A run that removes it removes the lock's file, too.
+use_build()
 {
 	local fd
-	mkdir -p "$BUILD/locks"
-	exec {fd}> "$BUILD/locks/in-use"
-	flock -s "$fd"
+	[ -z "$IN_USE" ] || return 0
+	while :; do
+		mkdir -p "$BUILD/locks"
+		exec {fd}> "$BUILD/locks/in-use"
+		flock -s "$fd"
+		[ ! "/proc/self/fd/$fd" -ef "$BUILD/locks/in-use" ] || break
+		exec {fd}>&-
+	done
+	IN_USE=1
 }
 
-# use_alone: for who removes build/
-use_alone()
+# use_build_alone: dies if another run uses build/
+use_build_alone()
 {
 	local fd
 	mkdir -p "$BUILD/locks"
@@ -297,6 +306,7 @@ use_alone()
 # A folder of our own that is gone at the end.
 scratch()
 {
+	use_build
 	mkdir -p "$BUILD/tmp"
 	SCRATCH=$(mktemp -d "$BUILD/tmp/$COMMAND.XXXXXX")
 	at_exit "rm -rf '$SCRATCH'"

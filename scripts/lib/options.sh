@@ -69,8 +69,8 @@ DEBUG_INFO=
 SET=
 SET_CONFIG=
 APPEND_ON=
-# All that a run writes for its user
-REPORT_FILES=()
+# The option of each file that a run writes for its user
+declare -A REPORT_FILES=()
 ARGS=()
 
 # For the help of commands. All commands take these options, so that scripts can give them
@@ -117,9 +117,9 @@ need_writable()
 	elif ! [ -d "${file%/*}/" ] || ! [ -w "${file%/*}/" ]; then
 		die "$1 '$2' cannot be written: give a file in a folder that exists"
 	fi
-	[[ "$file" == /dev/* ]] || [[ " ${REPORT_FILES[*]} " != *" $file "* ]] ||
-		die "$1 '$2': another report goes to that file already"
-	REPORT_FILES+=("$file")
+	[[ "$file" == /dev/* ]] || [ "${REPORT_FILES[$file]-$1}" = "$1" ] ||
+		die "$1 '$2': ${REPORT_FILES[$file]} goes to that file already"
+	REPORT_FILES[$file]=$1
 }
 
 # need_set WHO KEY=VALUE

@@ -97,10 +97,16 @@ patchset_hash()
 	done | sha256sum | cut -c-64
 }
 
-# write_to FILE COMMAND...: nothing without FILE
+# write_to FILE COMMAND...: nothing without FILE. Sets LOST if that is not possible.
+LOST=
+
 write_to()
 {
-	[ -z "$1" ] || "${@:2}" > "$1" || die "the report '$1' could not be written"
+	[ -n "$1" ] || return 0
+	"${@:2}" > "$1" || {
+		say "the report '$1' could not be written"
+		LOST=1
+	}
 }
 
 # write_reports: those that were asked for
@@ -126,6 +132,8 @@ finish()
 	write_reports
 	if [ "$failed" -gt 0 ]; then
 		leave "$E_FAIL"
+	elif [ -n "$LOST" ]; then
+		leave "$E_USAGE"
 	elif [ "$passed" -gt 0 ]; then
 		leave 0
 	elif [ "$skipped" -gt 0 ]; then

@@ -46,7 +46,7 @@ test_bad_input()
 	refused_with "neither a known kernel" gate --selftest --filter good --base nope &&
 	refused_with "neither a known kernel" gate --list --base series:nope &&
 	refused_with "takes one KEY=VALUE" gate --set $'vm.a=1\nfoo' --list &&
-	refused_with "another report goes to that file" gate --list --markdown "$SCRATCH/r" --junit "$SCRATCH/r" &&
+	refused_with "--markdown goes to that file already" gate --list --markdown "$SCRATCH/r" --junit "$SCRATCH/r" &&
 	refused_with "does not apply to 'bench cost'" bench cost --quick &&
 	refused_with "'cost' comes first" bench --kernel 7.3 cost &&
 	refused_with "needs one folder" export &&
@@ -81,8 +81,10 @@ test_report_unwritable()
 		RESULTS=$SCRATCH/unwritable.results
 		echo $'pass\tfirst\t' > "$RESULTS"
 		JUNIT=/dev/full
+		JSON=$SCRATCH/written.json
 		finish
 	) > "$OUT" 2>&1 || STATUS=$?
+	want_same "$(grep -c first "$SCRATCH/written.json")" 1 &&
 	want_status 2 && want_output '^1 passed, 0 failed' && want_output "'/dev/full' could not be written" &&
 	want_same "$(grep -c Traceback "$OUT")" 0
 }

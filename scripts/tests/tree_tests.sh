@@ -146,19 +146,22 @@ test_edits_are_kept()
 # under another run.
 test_clean_keeps()
 {
-	local fd
 	box tree && want_status 0 || return
-	kgit -C "$TREE_OF_BOX" branch try
+	kgit -C "$TREE_OF_BOX" branch leftover "$(kgit -C "$TREE_OF_BOX" commit-tree -m old -p base 'base^{tree}')"
 	box clean --kernel 6.12 && want_status 0 && box tree && want_status 0 || return
 	kgit -C "$TREE_OF_BOX" checkout -q -b try
-	kgit -C "$TREE_OF_BOX" commit -q --allow-empty -m try
+	git -C "$TREE_OF_BOX" -c user.name=me -c user.email=me@localhost commit -q --allow-empty -m try
 	kgit -C "$TREE_OF_BOX" checkout -q work
 	box clean && want_status 2 && want_output 'commits of yours: refs/heads/try' || return
 	kgit -C "$TREE_OF_BOX" branch -q -D try
-	exec {fd}> "$BOX/build/locks/in-use"
-	flock -s "$fd"
-	box clean
-	exec {fd}>&-
+	(
+		BUILD=$BOX/build
+		IN_USE=
+		lock some
+		box clean
+		echo "$STATUS" > "$SCRATCH/status"
+	)
+	STATUS=$(cat "$SCRATCH/status")
 	want_status 2 && want_output 'another run uses' || return
 	[ -d "$TREE_OF_BOX" ] || complain "the tree is gone"
 }
