@@ -980,8 +980,8 @@ static const struct gather_case gather_cases[] = {
 		.first = 0, .last = 63,
 	}, {
 		.desc = "the run goes on in the table before",
-		.fault = T + 5, .from = T - 20, .to = T + 4,
-		.before = 25, .first = 0, .last = 15,
+		.fault = T + 5, .from = T - 22, .to = T + 4,
+		.before = 27, .first = 0, .last = 15,
 	}, {
 		.desc = "the run goes on in the table before, too far",
 		.fault = T + 5, .from = 0, .to = T + 4,
@@ -996,8 +996,8 @@ static const struct gather_case gather_cases[] = {
 		.first = 0, .last = 63,
 	}, {
 		.desc = "the run goes on in the next table",
-		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 2 * T + 19,
-		.after = 25, .first = 48, .last = 63,
+		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 2 * T + 21,
+		.after = 27, .first = 48, .last = 63,
 	}, {
 		.desc = "the run goes on in the next table, too far",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 3 * T - 1,
@@ -1088,7 +1088,7 @@ static bool model_in_reach(const struct gather_space *g, unsigned int fault,
 	       !((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK);
 }
 
-/* In each page table, the first 16 pages are looked at, and then one in four. */
+/* In each page table, the first 16 pages are looked at, and then one in three. */
 static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 			      int step, unsigned int limit)
 {
@@ -1103,7 +1103,7 @@ static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 			table = page / T;
 			in_table = 0;
 		}
-		if ((in_table < 16 || in_table % 4 == 0) && !model_written(g, page))
+		if ((in_table < 16 || (in_table - 16) % 3 == 0) && !model_written(g, page))
 			break;
 	}
 	return nr;
