@@ -297,7 +297,8 @@ TEST_F_TIMEOUT(cgroup_charges, in_batches, TEST_TIMEOUT)
 	ASSERT_NE(NULL, sh);
 	ASSERT_EQ(0, cow_child_fork(&c, writes_in_batches, sh));
 	ASSERT_EQ(0, cow_child_wait(&c));
-	EXPECT_GE(2 * NR_LIMITED / COW_CHARGE_BATCH, sh->rounds);
+	/* With KASAN, what reading the file takes is charged as often again. */
+	EXPECT_GE(3 * NR_LIMITED / COW_CHARGE_BATCH, sh->rounds);
 }
 
 /*
