@@ -360,12 +360,12 @@ void cowt_share(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, ret, 0);
 }
 
-static bool true_stub(void)
+static bool hw_sets_it(void)
 {
 	return true;
 }
 
-static bool false_stub(void)
+static bool faults_set_it(void)
 {
 	return false;
 }
@@ -373,16 +373,20 @@ static bool false_stub(void)
 /* Pretend that hardware sets accessed bits, or that it does not. */
 void cowt_set_hw_young(struct kunit *test, bool hw_young)
 {
-	kunit_activate_static_stub(test, cow_precopy_hw_young,
-				   hw_young ? true_stub : false_stub);
+	if (hw_young)
+		kunit_activate_static_stub(test, cow_precopy_hw_young, hw_sets_it);
+	else
+		kunit_activate_static_stub(test, cow_precopy_hw_young, faults_set_it);
 }
 
 /* Pretend that hardware sets accessed and dirty bits, or neither. */
 void cowt_set_hw_dirty(struct kunit *test, bool hw_dirty)
 {
 	cowt_set_hw_young(test, hw_dirty);
-	kunit_activate_static_stub(test, cow_precopy_hw_dirty,
-				   hw_dirty ? true_stub : false_stub);
+	if (hw_dirty)
+		kunit_activate_static_stub(test, cow_precopy_hw_dirty, hw_sets_it);
+	else
+		kunit_activate_static_stub(test, cow_precopy_hw_dirty, faults_set_it);
 }
 
 /*

@@ -283,7 +283,7 @@ IN_USE=
 use_build()
 {
 	local fd
-	[ -z "$IN_USE" ] || return 0
+	[ "$IN_USE" != "$BUILD" ] || return 0
 	while :; do
 		mkdir -p "$BUILD/locks"
 		exec {fd}> "$BUILD/locks/in-use"
@@ -291,7 +291,7 @@ use_build()
 		[ ! "/proc/self/fd/$fd" -ef "$BUILD/locks/in-use" ] || break
 		exec {fd}>&-
 	done
-	IN_USE=1
+	IN_USE=$BUILD
 }
 
 # use_build_alone: dies if another run uses build/

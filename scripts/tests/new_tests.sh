@@ -189,7 +189,7 @@ test_reports_kernel()
 	kgit -C "$tree" commit -q -m series
 	of_build() { "$PYTHON" -c 'import json, sys
 data = json.load(open(sys.argv[1])); print(data["builds"][0]["id"], data["checkouts"][0]["git_commit_name"])' "$file"; }
-	kcidb() { ( RESULTS=$results COMMAND=kselftest KCIDB=$file K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$tree && write_kcidb ) && of_build; }
+	kcidb() { ( RESULTS=$results COMMAND=kselftest K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$tree && write_kcidb > "$file" ) && of_build; }
 	local IMAGE='' UNPATCHED=1 DEBUG='' KERNEL_IMAGE='' IMAGE_NAME=''
 	want_same "$(kcidb)" "cow_tests:6.12-$(kgit -C "$tree" rev-parse 'base^{tree}' | cut -c 1-18)-x86_64-cow 6.12" || return
 	IMAGE=vmlinuz UNPATCHED='' KERNEL_IMAGE=$tree/x IMAGE_NAME=vmlinuz
@@ -207,7 +207,7 @@ test_reports()
 	makes 0 '^PASS um:suite \(1 passed, 0 failed, 0 skipped\)$' ../lib/results.py show "$results" command=kunit &&
 	want_output '^FAIL prog \(0 passed, 1 failed, 1 skipped\)$' && want_output '^skipped 1: not root$' &&
 	want_output '^FAIL prog:case: why & <so>$' || return
-	( RESULTS=$results COMMAND=kunit KCIDB=$file K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$SCRATCH && write_kcidb ) ||
+	( RESULTS=$results COMMAND=kunit K_NAME=6.12 K_DIR=$SCRATCH K_TREE=$SCRATCH && write_kcidb > "$file" ) ||
 		complain "no KCIDB" || return
 	"$PYTHON" -c 'import json, jsonschema, sys
 data, schema = (json.load(open(name)) for name in sys.argv[1:])

@@ -156,7 +156,6 @@ test_clean_keeps()
 	kgit -C "$TREE_OF_BOX" branch -q -D try
 	(
 		BUILD=$BOX/build
-		IN_USE=
 		lock some
 		box clean
 		echo "$STATUS" > "$SCRATCH/status"
