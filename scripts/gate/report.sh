@@ -52,6 +52,7 @@ write_gate_reports()
 {
 	gate_report ktap "$LOGS/gate.json" > "$LOGS/gate.ktap"
 	[ -z "$KCIDB" ] || name_submission
+	write_to "$MARKDOWN" write_markdown
 }
 
 # name_submission: for --kcidb: the base, and the series by its hash and its first mail

@@ -153,12 +153,12 @@ fetch_image()
 	local package=${1%%/*} suite=- dir=$2 version parts
 	[[ "$1" != */* ]] || suite=${1#*/}
 	! is_foreign || suite+=@$ARCH
-	if ! apt_update "$suite" && [ -s "$dir/version" ]; then
+	if ! apt_update "$suite"; then
+		[ -s "$dir/version" ] ||
+			die "the package lists of '${suite%@*}' cannot be read: is it a suite that the mirror serves?"
 		say "the package lists cannot be read; $(cat "$dir/version") was downloaded before, and is used"
 		return
 	fi
-	apt_update "$suite" ||
-		die "the package lists of '${suite%@*}' cannot be read: is it a suite that the mirror serves?"
 	package=$(real_package "$suite" "$package")
 	version=$(package_field "$suite" "$package" Version)
 	[ -n "$version" ] || die "--image: there is no package '$package' in suite '${suite%@*}' ('-': as configured)" \

@@ -66,10 +66,14 @@ tree_version()
 # series_of TREE: the name of the series file for the tree's version
 series_of()
 {
-	local version
-	version=$(tree_version "$1")
-	if [ -f "$ROOT/patches/series.$version" ]; then
-		echo "series.$version"
+	series_for "$(tree_version "$1")"
+}
+
+# series_for VERSION
+series_for()
+{
+	if [ -f "$ROOT/patches/series.$1" ]; then
+		echo "series.$1"
 	else
 		echo series
 	fi

@@ -115,8 +115,6 @@ write_reports()
 	write_to "$JUNIT" report junit
 	write_to "$JSON" report json
 	write_to "$KCIDB" write_kcidb
-	# of the gate
-	write_to "$MARKDOWN" write_markdown
 }
 
 # finish: prints the last line, writes what was asked for, and leaves
