@@ -81,22 +81,9 @@ tests_of()
 # Which mutants have to be run again after a change
 #
 
-# The commit whose tests have killed all mutants: 'check --all' writes it
+# A line for each mutant that its test has killed: the kernel, the mutant, and a hash of
+# what both were then. 'mutants --record' writes it.
 VERIFIED=$ROOT/fixtures/mutants.verified
-
-# changed_files: those that differ from that commit, tracked or not
-changed_files()
-{
-	local commit
-	commit=$(cat "$VERIFIED" 2> /dev/null || true)
-	if ! git -C "$ROOT" rev-parse -q --verify "$commit^{commit}" > /dev/null 2>&1; then
-		say "${VERIFIED#"$ROOT/"} names no commit of this repository: every mutant counts as changed"
-		( cd "$ROOT" && find fixtures/mutants kunit selftests -type f )
-		return
-	fi
-	git -C "$ROOT" diff --name-only --no-renames "$commit" --
-	git -C "$ROOT" ls-files --others --exclude-standard
-}
 
 # sources_of_test TEST: the files that a test is made of
 sources_of_test()
@@ -111,13 +98,39 @@ sources_of_test()
 	esac
 }
 
-# has_changed MUTANT CHANGED: whether its patch or its test is in the list of files
-has_changed()
+# content_of_mutant FILE: a hash of its patch and of the sources of its test
+content_of_mutant()
 {
 	{
-		echo "${1#"$ROOT/"}"
-		sources_of_test "$(mutant_field "$1" Test)"
-	} | grep -qxFf "$2"
+		cat "$1"
+		( cd "$ROOT" && sources_of_test "$(mutant_field "$1" Test)" | sort | xargs -r cat )
+	} | sha256sum | cut -c1-16
+}
+
+# verified_line FILE
+verified_line()
+{
+	echo "$K_NAME $(mutant_name "$1") $(content_of_mutant "$1")"
+}
+
+# has_changed FILE: since it was recorded as killed
+has_changed()
+{
+	! grep -qxF "$(verified_line "$1")" "$VERIFIED" 2> /dev/null
+}
+
+# record_killed FILE: in place of what was recorded of it before
+record_killed()
+{
+	local line
+	line=$(verified_line "$1")
+	lock verified
+	{
+		grep -vF "${line% *} " "$VERIFIED" 2> /dev/null || true
+		echo "$line"
+	} | LC_ALL=C sort > "$VERIFIED.part"
+	mv "$VERIFIED.part" "$VERIFIED"
+	unlock verified
 }
 
 # passed_in RESULTS ARCH TEST: in each of its rows or variants, of which there is one,
@@ -136,13 +149,13 @@ passed_in()
 }
 
 # The caller may name a folder that remembers which mutants were killed. It must then name
-# another one whenever anything but the mutants has changed.
+# another one whenever anything but the mutants and their tests has changed.
 KILLED=${COW_KILLED-}
 
-# memory_of FILE: that of this very mutant
+# memory_of FILE: that of this very mutant and test
 memory_of()
 {
-	echo "$KILLED/$(mutant_name "$1").$(sha256sum < "$1" | cut -c1-16)"
+	echo "$KILLED/$(mutant_name "$1").$(content_of_mutant "$1")"
 }
 
 was_killed()
@@ -153,4 +166,100 @@ was_killed()
 remember_killed()
 {
 	[ -z "$KILLED" ] || { mkdir -p "$KILLED" && : > "$(memory_of "$1")"; }
+}
+
+#
+# The tree that mutants are applied to, and a test in it
+#
+
+# The copy follows the prepared tree's commits; its builds lie beside it.
+prepare_mutant_tree()
+{
+	local head
+	M_DIR=$K_DIR/mutant
+	M_TREE=$M_DIR/tree
+	head=$(kgit -C "$K_TREE" rev-parse HEAD)
+	if ! kgit -C "$M_TREE" rev-parse -q --verify HEAD > /dev/null 2>&1 || [ ! -f "$M_DIR/whole" ]; then
+		rm -f "$M_DIR/whole"
+		mkdir -p "$M_DIR"
+		prepare_unpatched
+		lay_out_tree "the mutants' tree" "$M_TREE" "$head"
+		: > "$M_DIR/whole"
+	fi
+	restore_mutant_tree "$head"
+}
+
+restore_mutant_tree()
+{
+	rm -f "$(kgit -C "$M_TREE" rev-parse --git-dir)/index.lock"
+	kgit -C "$M_TREE" reset -q --hard "${1:-HEAD}"
+	kgit -C "$M_TREE" clean -fdq
+}
+
+# run_named DIR ARCH TEST: builds DIR/tree and runs the one test. Sets OUTCOME
+# to passed, failed or nobuild, and FAILING, the file with the lines that say why.
+run_named()
+{
+	local dir=$1 arch=$2 test=$3
+	FAILING=$LOGS/failing
+	: > "$RESULTS"
+	: > "$FAILING"
+	case "$test" in
+	'kunit '*) run_named_kunit "$dir" "$arch" "${test#kunit }" ;;
+	'kselftest '*) run_named_kselftest "$dir" "$arch" "${test#kselftest }" ;;
+	esac
+}
+
+run_named_kunit()
+{
+	local dir=$1 arch=$2 glob=$3
+	if ! run_kunit "$dir/tree" "$dir/kunit-$arch" "$arch" "$glob"; then
+		OUTCOME=nobuild
+		return
+	fi
+	failing_lines "$KUNIT_LOG" > "$FAILING"
+	find_splats "$KUNIT_LOG" >> "$FAILING"
+	judge_named
+}
+
+run_named_kselftest()
+{
+	local dir=$1 arch=$2
+	ARCH=$arch
+	[ -f "$SCRATCH/$(selftests_name).cpio" ] || install_selftests "$K_TREE" "$K_DIR"
+	FILTER=$3 split_filter
+	if ! build_kernel "$arch" "$dir"; then
+		OUTCOME=nobuild
+		return
+	fi
+	run_selftests
+	failing_lines "$LOGS/guest/job.log" > "$FAILING"
+	printf '%s\n' "$WHY" "$SPLATS" >> "$FAILING"
+	judge_named
+}
+
+judge_named()
+{
+	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$RESULTS" >> "$FAILING"
+	if [ "$(count_results fail)" -gt 0 ]; then
+		OUTCOME=failed
+	elif [ "$(count_results pass)" -gt 0 ]; then
+		OUTCOME=passed
+	else
+		OUTCOME=skipped
+	fi
+}
+
+# failing_lines LOG: each 'not ok' with what the test said before it
+failing_lines()
+{
+	awk '
+		{ sub(/\r$/, "") }
+		/^([# ]|\[ *[0-9.]+\])*ok [0-9]+/ { n = 0; next }
+		{ line[++n] = $0 }
+		/^([# ]|\[ *[0-9.]+\])*not ok [0-9]+/ {
+			for (i = 1; i <= n; i++)
+				print line[i]
+			n = 0
+		}' "$1"
 }

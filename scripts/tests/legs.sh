@@ -52,11 +52,15 @@ newest_kernel_legs()
 	leg "$K_NAME: all mutants" all_mutants
 }
 
-# Those that were killed are remembered, until anything but a mutant changes.
+# What the mutants and the tests that kill them are run with
+MUTANTS_USE=(Kconfig.fragment fixtures/config fixtures/init fixtures/kernels patches scripts/lib scripts/cmd/mutants
+	kunit ':!kunit/*_kunit.c' selftests/cow/cow_helpers.c selftests/cow/cow_helpers.h)
+
+# Those that were killed are remembered, until one of these, the mutant or its test changes.
 all_mutants()
 {
-	COW_KILLED=$K_DIR/mutants/$(worktree_hash "${HASHED[@]}" ':!fixtures/mutants' ':!fixtures/mutants.verified') \
-		ours mutants --kernel "$K_CHOICE"
+	COW_KILLED=$K_DIR/mutants/$(worktree_hash "${MUTANTS_USE[@]}") \
+		ours mutants --kernel "$K_CHOICE" ${K_PACKAGE:+--record}
 }
 
 # A mutant, or a submission on our series, that does not apply is found before its turn.

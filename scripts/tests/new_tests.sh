@@ -73,24 +73,36 @@ test_mutants_from()
 	want_same "$(check_mutant "$FROM/named.patch" | paste -sd,)" "no 'Arch:' in its header,no 'Dies:' in its header" &&
 	want_same "$(tests_of "$FROM/any.patch" | paste -sd,)" "um kunit ,x86_64 kunit ,x86_64 kselftest " || return
 	box mutants --from "$SCRATCH/none" && want_status 2 && want_output 'is no folder' &&
-	box mutants --from "$FROM" --changed && want_status 2 && want_output 'not with --from' || return
+	box mutants --from "$FROM" --changed && want_status 2 && want_output 'not with --from' &&
+	box mutants --from "$FROM" --record && want_status 2 && want_output 'not with --from' || return
 	rm -rf "$SCRATCH/mutants"
 }
 
-# A mutant has changed if its patch has, or a source of its test.
+# A mutant has changed if its patch has, or a source of its test, since it was killed.
 test_mutants_changed()
-{
-	local file=$ROOT/fixtures/mutants/vma-bounds.patch source
-	source=$(sources_of_test 'kunit cow_precopy.vma_end' | head -n 1)
-	[ -n "$source" ] && [ -f "$ROOT/$source" ] || complain "the test's source is not found" || return
-	echo README.md > "$SCRATCH/changed"
-	! has_changed "$file" "$SCRATCH/changed" || complain "changed by README.md" || return
-	echo "$source" > "$SCRATCH/changed"
-	has_changed "$file" "$SCRATCH/changed" || complain "not changed by $source" || return
-	echo fixtures/mutants/vma-bounds.patch > "$SCRATCH/changed"
-	has_changed "$file" "$SCRATCH/changed" || complain "not changed by itself" || return
-	want_same "$(sources_of_test 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])"
-}
+(
+	local file=$SCRATCH/vma-bounds.patch K_NAME=6.12 VERIFIED=$SCRATCH/verified
+	want_same "$(sources_of_test 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])" || return
+	cp "$ROOT/fixtures/mutants/vma-bounds.patch" "$file"
+	mkdir -p "$SCRATCH/changed/kunit"
+	cp "$ROOT"/kunit/*_kunit.c "$SCRATCH/changed/kunit/"
+	ROOT=$SCRATCH/changed
+	echo '6.12 vma-bounds-too 0' > "$VERIFIED"
+	has_changed "$file" || complain "known though it was never recorded" || return
+	record_killed "$file"
+	! has_changed "$file" || complain "changed since it was recorded" || return
+	K_NAME=7.3
+	has_changed "$file" || complain "known of another kernel" || return
+	K_NAME=6.12
+	echo >> "$ROOT/kunit/cow_stats_kunit.c"
+	! has_changed "$file" || complain "changed by another suite" || return
+	echo >> "$ROOT/$(sources_of_test 'kunit cow_precopy.vma_end' | head -n 1)"
+	has_changed "$file" || complain "not changed by its test" || return
+	record_killed "$file"
+	want_same "$(wc -l < "$VERIFIED")" 2 || return
+	echo >> "$file"
+	has_changed "$file" || complain "not changed by itself"
+)
 
 # Every run must be like the first; one that was interrupted goes on.
 test_repeat()
