@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * KUnit tests of how copy-on-write faults are counted: each outcome of a real
- * fault, in /proc/vmstat and by CONFIG_COW_STATS, and in no number but its own.
+ * KUnit tests of how copy-on-write faults are counted, in /proc/vmstat and by
+ * CONFIG_COW_STATS: each outcome of a real fault changes its own counter, and no other.
  * An MMU notifier makes a fault lose its race.
  */
 #include <linux/mmu_notifier.h>

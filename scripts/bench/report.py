@@ -309,7 +309,7 @@ def head(row):
         "with the series (CONFIG_COW_STATS, CONFIG_COW_PRECOPY)"
     facts = (
         ("Kernel", f"Linux {row.get('release', row['kernel'])}, {row['arch']}, {series}"),
-        ("Configuration", "fixtures/config: common, x86_64, bench (no debugging checks); "
+        ("Configuration", "fixtures/config: common, qemu, x86_64, bench (no debugging checks); "
                           "booted with norandmaps"),
         ("Compiler", row.get("compiler", "-")),
         ("Machine", row.get("machine", "-")),

@@ -110,7 +110,7 @@ touched_sources()
 
 NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
 
-# including_sources MOST: so many of those that include a touched header, of each
+# including_sources MOST: for each touched header, MOST files at most that include it
 including_sources()
 {
 	local header name
@@ -235,16 +235,17 @@ warnings_of()
 # and COMPILED to nothing if the series does not compile, which is a finding.
 compile_both()
 {
-	local way=$1 commit=$2 function=$3 when log config=$ROOT/fixtures/config
+	local way=$1 commit=$2 function=$3 when log fragments
 	shift 3
 	GB_OUT=$G_DIR/x86_64-$way
 	COMPILED=1
 	make_flags
 	fragment_of "$way"
+	mapfile -t fragments < <(guest_fragments x86_64)
 	for when in before after; do
 		log=$LOGS/$way.$when.log
 		checkout_in_gate_tree "$commit"
-		gate_config "$GB_OUT" x86_64 "$config/common.config" "$config/x86_64.config" "$SCRATCH/$way.fragment"
+		gate_config "$GB_OUT" x86_64 "${fragments[@]}" "$SCRATCH/$way.fragment"
 		mapfile -t GB_OBJECTS < <(objects "$commit" "$GB_OUT")
 		if ! compile "$GB_OUT" x86_64 "$log" "$@" -- "${GB_OBJECTS[@]}"; then
 			[ "$when" = after ] || die "the base does not compile: $(errors_of "$log")"
@@ -304,7 +305,7 @@ without()
 	printf '# CONFIG_%s is not set\n' "$@" > "$SCRATCH/without.fragment"
 }
 
-# is_off NAME SYMBOL: in the configuration of $G_DIR/NAME, or the variant is none
+# is_off NAME SYMBOL: in the configuration of $G_DIR/NAME; otherwise building it tests nothing
 is_off()
 {
 	! grep -q "^CONFIG_$2=" "$G_DIR/$1/.config" ||

@@ -27,8 +27,8 @@ cow_code_touched()
 	kgit -C "$K_TREE" diff --no-renames --name-only "$G_BASE" "$G_HEAD" -- "${COW_CODE[@]}"
 }
 
-# not_looked_at: prints why there is no verdict, nothing if there may be one
-not_looked_at()
+# why_no_verdict: prints why there is no verdict, nothing if there may be one
+why_no_verdict()
 {
 	local file arch unseen=()
 	declare -A looked=()
@@ -41,8 +41,8 @@ not_looked_at()
 	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no check that runs the kselftests looked at it"
 }
 
-# how_to_look: what to do about it
-how_to_look()
+# say_what_to_run: what to do about it
+say_what_to_run()
 {
 	cat <<-'END'
 	Run the kselftests in a guest: leave out --only and --skip, or add

@@ -68,11 +68,11 @@ warn_silent_programs()
 	local name
 	sed -n 's/: @status .*//p' "$RUNS/$1" | while read -r name; do
 		grep -qE "^$name: (# )?(not )?ok " "$RUNS/$1" ||
-			warn "$name says nothing test by test on this kernel: only its exit status is compared"
+			warn "$name prints no result per test on this kernel: only its exit status is compared"
 	done
 }
 
-# note_skipping_programs MODE: programs that have shown nothing, though their results are those of the base
+# note_skipping_programs MODE: programs of which every test skips
 note_skipping_programs()
 {
 	local name skipping

@@ -33,7 +33,7 @@ show_switches()
 finish_gate()
 {
 	local passed failed skipped errors
-	NOT_LOOKED_AT=$(not_looked_at)
+	WHY_NO_VERDICT=$(why_no_verdict)
 	write_gate_reports
 	read -r passed failed skipped errors < <(gate_report counts "$LOGS/gate.json")
 	say "logs: $G_DIR/results, $LOGS"
@@ -41,9 +41,9 @@ finish_gate()
 		no_verdict "$errors could not be run"
 	fi
 	[ $((passed + failed)) -gt 0 ] || no_verdict "none of these checks applies to this submission"
-	if [ -n "$NOT_LOOKED_AT" ] && [ "$failed" -eq 0 ]; then
-		[ -n "$NO_VERDICT" ] || { how_to_look >&2; no_verdict "$NOT_LOOKED_AT"; }
-		say "$NOT_LOOKED_AT (--no-verdict)"
+	if [ -n "$WHY_NO_VERDICT" ] && [ "$failed" -eq 0 ]; then
+		[ -n "$NO_VERDICT" ] || { say_what_to_run >&2; no_verdict "$WHY_NO_VERDICT"; }
+		say "$WHY_NO_VERDICT (--no-verdict)"
 	fi
 	finish
 }
@@ -86,7 +86,7 @@ write_markdown()
 	for name in $(all_checks); do
 		printf '%s\t%s\n' "$name" "$(check_field "$name" Check)"
 	done > "$SCRATCH/checks"
-	"$PYTHON" - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$NOT_LOOKED_AT" "$NO_VERDICT" \
+	"$PYTHON" - "$SCRATCH/subjects" "$G_TITLE" "$K_NAME" "${QUICK:+ by --quick}" "$(about_this_run)" "$WHY_NO_VERDICT" "$NO_VERDICT" \
 		"$(show_switches)" \
 		> "$SCRATCH/facts.json" <<-'END'
 	import json, sys

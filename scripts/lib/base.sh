@@ -6,7 +6,7 @@
 
 set -euo pipefail
 export LC_ALL=C
-# Of a git hook, these name the user's repository, and ours must not be taken for it.
+# A git hook sets these, and git would work on the user's repository.
 unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_PREFIX GIT_NAMESPACE \
 	GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_QUARANTINE_PATH
 

@@ -45,12 +45,19 @@ kmake()
 	with_low_priority make -s -C "$tree" O="$out" ARCH="$arch" "${MAKE_FLAGS[@]}" -j"$JOBS" "$@"
 }
 
+# guest_fragments ARCH: what the tests need of any kernel
+guest_fragments()
+{
+	echo "$ROOT/fixtures/config/common.config"
+	[ "$1" = um ] || echo "$ROOT/fixtures/config/qemu.config"
+	echo "$ROOT/fixtures/config/$1.config"
+}
+
 # fragments ARCH: the files whose options make up the configuration
 fragments()
 {
 	local config=$ROOT/fixtures/config
-	echo "$config/common.config"
-	echo "$config/$1.config"
+	guest_fragments "$1"
 	[ -z "$DEBUG" ] || echo "$config/debug-$DEBUG.config"
 	[ -z "$BENCH" ] || echo "$config/bench.config"
 	[ -z "$BENCH" ] || [ ! -f "$config/bench-$1.config" ] || echo "$config/bench-$1.config"
@@ -59,8 +66,8 @@ fragments()
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }
 
-# tree_has_series: whether K_TREE has the options of Kconfig.fragment. HAS_SERIES, yes or
-# no, is the word of a caller that knows.
+# tree_has_series: whether K_TREE has the options of Kconfig.fragment. A caller that
+# already knows sets HAS_SERIES to yes or no.
 HAS_SERIES=
 
 tree_has_series()

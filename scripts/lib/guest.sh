@@ -206,7 +206,7 @@ start_guest()
 			-chardev "file,id=status,path=$dir/status,append=on" "${GUEST_LINES[@]}" \
 			< /dev/null > "$dir/qemu.log" 2>&1 & ;;
 	um)
-		# UML polls its lines, which regular files do not bear: pipes.
+		# UML calls poll() on its lines, which does not work on regular files: use pipes.
 		# shellcheck disable=SC2046 # words on purpose
 		LD_PRELOAD=$(uml_preload) setsid "$KERNEL_IMAGE" mem=1G initrd="$initramfs" \
 			con=null con0=null,fd:1 ssl=null ssl1=null,fd:3 ssl2=null,fd:4 \
@@ -277,7 +277,7 @@ wait_guest()
 
 # run_guest ARCH INITRAMFS DIR SECONDS: runs a guest to its end, with the
 # job's output in DIR/job.log and, with STREAM set, on standard output. After the
-# emulator's own fault (emulator_slipped) it is run again, unless STREAM is set.
+# emulator's own fault (qemu_ran_stale_int3) it is run again, unless STREAM is set.
 #
 # Sets VERDICT: exited N, panic, hung, died (the guest stopped during the job), or
 # nostart (its init never ran), and WHY, which explains it. SPLATS gets the kernel's
@@ -285,7 +285,7 @@ wait_guest()
 run_guest()
 {
 	run_guest_once "$@"
-	[ -z "${STREAM-}" ] && emulator_slipped "$3/console.txt" || return 0
+	[ -z "${STREAM-}" ] && qemu_ran_stale_int3 "$3/console.txt" || return 0
 	say "QEMU ran half-patched code (its bug, see $3.slipped); once more"
 	rm -rf "$3.slipped"
 	mv "$3" "$3.slipped"
@@ -341,9 +341,9 @@ judge_guest()
 	esac
 }
 
-# emulator_slipped CONSOLE: did an old QEMU run an int3 that was gone (see qemu.sh)? A
+# qemu_ran_stale_int3 CONSOLE: did an old QEMU run an int3 that was gone (see qemu.sh)? A
 # kernel without kprobes has no other cause for this oops. Under KVM it would be a bug.
-emulator_slipped()
+qemu_ran_stale_int3()
 {
 	[ "$(accelerator)" != kvm ] && grep -q '^\[ *[0-9.]*\] Oops: int3: ' "$1"
 }
@@ -372,7 +372,7 @@ show_splats()
 	printf '%s\n' "$1" | awk 'NR <= 10 { print "  | " $0 }' >&2
 }
 
-# first_splat LINES: the first that says something
+# first_splat LINES: the first line other than 'cut here'
 first_splat()
 {
 	printf '%s\n' "$1" | awk 'NR == 1 { line = $0 } !/cut here/ && !n++ { line = $0 } END { print line }'

@@ -24,11 +24,11 @@ class NoImage(Exception):
     """Why a file cannot be booted."""
 
 
-def number(data, at, form):
+def number(data, offset, form):
     """A little-endian number; a file that ends before it is not whole."""
-    if at + struct.calcsize(form) > len(data):
+    if offset + struct.calcsize(form) > len(data):
         raise NoImage("it is not whole: it ends in its header")
-    return struct.unpack_from("<" + form, data, at)[0]
+    return struct.unpack_from("<" + form, data, offset)[0]
 
 
 def need(data, size):
@@ -65,13 +65,13 @@ def xen_notes(data):
     for header in range(start, start + size * count, size):
         if number(data, header, "I") != 4:  # PT_NOTE
             continue
-        at, end = number(data, header + 8, "Q"), 0
-        end = at + number(data, header + 32, "Q")
-        while at + 12 <= end:
-            name, desc, kind = (number(data, at + i, "I") for i in (0, 4, 8))
-            if data[at + 12:at + 12 + name] == b"Xen\0":
+        offset, end = number(data, header + 8, "Q"), 0
+        end = offset + number(data, header + 32, "Q")
+        while offset + 12 <= end:
+            name, desc, kind = (number(data, offset + i, "I") for i in (0, 4, 8))
+            if data[offset + 12:offset + 12 + name] == b"Xen\0":
                 yield kind
-            at += 12 + (name + 3 & ~3) + (desc + 3 & ~3)
+            offset += 12 + (name + 3 & ~3) + (desc + 3 & ~3)
 
 
 def bzimage(data):

@@ -73,18 +73,28 @@ qemu_wrapper()
 	chmod +x "$1/$qemu"
 }
 
+# kunit_fragments ARCH: what is wanted beside kunit/.kunitconfig
+kunit_fragments()
+{
+	case "$1" in
+	x86_64|i386) echo kunit-x86.config ;;
+	esac
+	echo "kunit-$1.config"
+}
+
 # run_kunit TREE OUT ARCH [GLOB] [OPTIONS...]: OUT is made if need be. Records
 # every test; sets KUNIT_LOG, the kernel's own log. Status 1 if the kernel did
 # not get built.
 run_kunit()
 {
-	local tree=$1 out=$2 arch=$3 glob=${4-} status=0 option
+	local tree=$1 out=$2 arch=$3 glob=${4-} status=0 option config
 	shift $(($# > 4 ? 4 : $#))
 	local command=("$PYTHON" tools/testing/kunit/kunit.py run
 		--arch="$arch" --build_dir="$out" --jobs="$JOBS"
 		--kunitconfig="${KUNIT_CONFIG:-mm/tests}" --timeout="${TIMEOUT:-900}")
-	[ ! -s "$ROOT/fixtures/config/kunit-$arch.config" ] ||
-		command+=(--kunitconfig="$ROOT/fixtures/config/kunit-$arch.config")
+	for config in $(kunit_fragments "$arch"); do
+		command+=(--kunitconfig="$ROOT/fixtures/config/$config")
+	done
 	make_flags "$arch"
 	for option in "${MAKE_FLAGS[@]}"; do
 		command+=(--make_options="$option")

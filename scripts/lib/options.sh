@@ -3,9 +3,18 @@
 #
 # The command line: options, and what a value must look like.
 
-# Options with a value, each handled by set_option
-VALUE_OPTIONS="kernel arch filter jobs timeout junit json append debug mode tolerance html profile
-	plots svg count size repeat minutes series base tree range only skip markdown from image kcidb base-config localmod set config modules part"
+# Options with a value: the variable that gets it, and the function that checks it
+declare -A VALUE_OPTIONS=([append]="APPEND any_value" [arch]="ARCH need_arch" [base]="BASE need_base"
+	[base-config]="BASE_CONFIG need_base_config" [config]="SET_CONFIG need_config" [count]="COUNT need_number"
+	[debug]="DEBUG need_debug" [filter]="FILTER need_filter" [from]="FROM need_folder" [html]="HTML need_writable"
+	[image]="IMAGE need_image_choice" [jobs]="JOBS need_number" [json]="JSON need_writable" [junit]="JUNIT need_writable"
+	[kcidb]="KCIDB need_kcidb" [kernel]="KERNEL need_kernel_choice" [localmod]="LOCALMOD need_lsmod"
+	[markdown]="MARKDOWN need_writable" [minutes]="MINUTES need_number" [mode]="MODE need_mode"
+	[modules]="MODULES_FROM need_folder" [only]="ONLY need_globs" [part]="PART need_part" [plots]="PLOTS need_plots"
+	[profile]="PROFILE need_profile" [range]="RANGE need_range" [repeat]="REPEAT need_number"
+	[series]="SERIES need_series" [set]="SET need_set" [size]="SIZE need_size" [skip]="SKIP need_globs"
+	[svg]="SVG need_writable" [timeout]="TIMEOUT need_number" [tolerance]="TOLERANCE need_tolerance"
+	[tree]="TREE need_folder")
 # Options without one: the variable that each sets to 1
 declare -A FLAG_OPTIONS=([unpatched]=UNPATCHED [gdb]=GDB [bench]=BENCH [icount]=ICOUNT
 	[quick]=QUICK [list]=LIST [fresh]=FRESH [no-verdict]=NO_VERDICT [selftest]=SELFTEST
@@ -99,12 +108,27 @@ takes()
 	esac
 }
 
+#
+# need_* OPTION VALUE: whether the value is one. Sets VALUE if the variable gets another one.
+#
+
+any_value()
+{
+	:
+}
+
 need_number()
 {
 	case "$2" in
 	''|*[!0-9]*|0*) die "$1 needs a whole number from 1 up, not '$2'" ;;
 	??????????*) die "$1 '$2' is too large" ;;
 	esac
+}
+
+need_folder()
+{
+	[ -d "$2" ] || die "$1 '$2' is no folder"
+	VALUE=$(realpath -- "$2")
 }
 
 need_writable()
@@ -120,9 +144,39 @@ need_writable()
 	[[ "$file" == /dev/* ]] || [ "${REPORT_FILES[$file]-$1}" = "$1" ] ||
 		die "$1 '$2': ${REPORT_FILES[$file]} goes to that file already"
 	REPORT_FILES[$file]=$1
+	VALUE=$file
 }
 
-# need_set WHO KEY=VALUE
+need_kcidb()
+{
+	need_writable "$@"
+	[[ "${KCIDB_ORIGIN-x}" =~ ^[a-z0-9_]+$ ]] ||
+		die "KCIDB_ORIGIN '$KCIDB_ORIGIN' may have lower-case letters, digits and _ only"
+}
+
+need_kernel_choice()
+{
+	[ -n "$2" ] || die "$1 needs a name or a path"
+}
+
+need_arch()
+{
+	[ -n "$2" ] && [[ " ${ARCHES[*]} " == *" $2 "* ]] ||
+		die "$1 '$2' is not supported: ${ARCHES[*]}"
+}
+
+need_filter()
+{
+	[[ "$2" == *[![:space:]]* ]] || die "$1 needs a glob"
+}
+
+need_globs()
+{
+	[ -n "$2" ] || die "$1 needs globs, such as 'form-*,build-size'"
+	VALUE="${!variable} ${2//,/ }"
+}
+
+# KEY=VALUE, once more
 need_set()
 {
 	[[ "$2" != *$'\n'* ]] || die "$1 takes one KEY=VALUE; give it several times"
@@ -130,15 +184,97 @@ need_set()
 		die "$1 '$2' is not KEY=VALUE, KEY a sysctl such as vm.swappiness or a file below /sys or /proc"
 	[[ "$2" != /* ]] || [[ "$2" == /sys/* ]] || [[ "$2" == /proc/* ]] ||
 		die "$1 '$2': the file is neither below /sys nor below /proc"
+	VALUE=$SET$2$'\n'
 }
 
-# need_config WHO SYMBOL=VALUE
+# SYMBOL=VALUE, once more
 need_config()
 {
 	[[ "$2" != *$'\n'* ]] || die "$1 takes one SYMBOL=VALUE; give it several times"
 	[[ "$2" =~ ^[A-Z0-9][A-Za-z0-9_]*=(y|m|n|-?[0-9]+|0x[0-9a-fA-F]+|\"[^\"\']*\")$ ]] ||
 		die "$1 '$2' is not SYMBOL=VALUE, such as MY_OPTION=y, MY_SIZE=16 or MY_NAME=\"text\""
+	VALUE=$SET_CONFIG${2#CONFIG_}$'\n'
 }
+
+need_base_config()
+{
+	case "$2" in
+	running|cloud) return ;;
+	esac
+	[ -f "$2" ] && [ -r "$2" ] || die "$1 '$2' is neither a file nor 'running' nor 'cloud'"
+	VALUE=$(realpath -- "$2")
+}
+
+need_lsmod()
+{
+	[ -r "$2" ] && head -n 1 "$2" | grep -q '^Module ' ||
+		die "$1 '$2' is not the output of lsmod in a file"
+	VALUE=$(realpath -- "$2")
+}
+
+need_plots()
+{
+	[ -d "$2" ] && [ -w "$2" ] || die "$1 '$2' is no folder that can be written to"
+	VALUE=$(realpath -- "$2")
+}
+
+need_profile()
+{
+	[ -n "$2" ] || die "$1 needs WORKLOAD:CONFIG"
+}
+
+need_size()
+{
+	[ -n "$2" ] || die "$1 needs numbers of MB"
+}
+
+need_series()
+{
+	[ "$2" != - ] || return 0
+	[ -r "$2" ] || die "$1 '$2' is neither an mbox nor a folder of patches that can be read"
+	VALUE=$(realpath -- "$2")
+}
+
+need_image_choice()
+{
+	[ -n "$2" ] || die "$1 needs a file or a Debian package"
+}
+
+need_base()
+{
+	[ -n "$2" ] || die "$1 needs a kernel's name, a path, or a revision of --tree"
+}
+
+need_range()
+{
+	[[ "$2" =~ ^[^.](.*[^.])?\.\.[^.].*$ ]] || die "$1 '$2' is not A..B"
+}
+
+need_part()
+{
+	[[ "$2" =~ ^(engine|measurement)$ ]] || die "$1 '$2' is not known: engine or measurement"
+}
+
+need_mode()
+{
+	[[ "$2" =~ ^(icount|wall)$ ]] || die "$1 '$2' is not known: icount or wall"
+}
+
+need_tolerance()
+{
+	[[ "$2" =~ ^[0-9]{1,3}(\.[0-9]+)?$ ]] ||
+		die "$1 needs per cent, such as 1 or 0.5, not '$2'"
+}
+
+need_debug()
+{
+	[ -f "$ROOT/fixtures/config/debug-$2.config" ] ||
+		die "$1 '$2' is not known: kasan, kcsan or lockdep"
+}
+
+#
+# What a command is given
+#
 
 # parse_options ACCEPTED... -- "$@"
 # What is not an option ends up in ARGS. A command that passes unknown options
@@ -183,14 +319,14 @@ parse_long_option()
 {
 	local name=${1#--}
 	name=${name%%=*}
-	if [[ " ${VALUE_OPTIONS//[[:space:]]/ } " == *" $name "* ]]; then
+	if [ -n "${VALUE_OPTIONS[$name]-}" ]; then
 		takes "$name"
 		if [[ "$1" == *=* ]]; then
-			set_option "--$name" "${1#*=}"
+			set_option "$name" "${1#*=}"
 			return 0
 		fi
 		[ $# -ge 2 ] || die "$1 needs a value"
-		set_option "--$name" "$2"
+		set_option "$name" "$2"
 		return 1
 	fi
 	if [ "$1" = "--$name" ] && [ -n "${FLAG_OPTIONS[$name]-}" ]; then
@@ -199,6 +335,15 @@ parse_long_option()
 		return 0
 	fi
 	unknown_option "$1"
+}
+
+# set_option NAME VALUE
+set_option()
+{
+	local VALUE=$2 variable check
+	read -r variable check <<< "${VALUE_OPTIONS[$1]}"
+	"$check" "--$1" "$2"
+	printf -v "$variable" %s "$VALUE"
 }
 
 unknown_option()
@@ -227,132 +372,6 @@ matches()
 chosen_by_filter()
 {
 	[ -z "$FILTER" ] || matches "$1" "$FILTER"
-}
-
-set_option()
-{
-	case "$1" in
-	--kernel)
-		[ -n "$2" ] || die "--kernel needs a name or a path"
-		KERNEL=$2 ;;
-	--arch)
-		[ -n "$2" ] && [[ " ${ARCHES[*]} " == *" $2 "* ]] ||
-			die "--arch '$2' is not supported: ${ARCHES[*]}"
-		ARCH=$2 ;;
-	--filter)
-		[[ "$2" == *[![:space:]]* ]] || die "--filter needs a glob"
-		FILTER=$2 ;;
-	--jobs)
-		need_number "$1" "$2"
-		JOBS=$2 ;;
-	--timeout)
-		need_number "$1" "$2"
-		TIMEOUT=$2 ;;
-	--junit)
-		need_writable "$1" "$2"
-		JUNIT=$(realpath -s -- "$2") ;;
-	--json)
-		need_writable "$1" "$2"
-		JSON=$(realpath -s -- "$2") ;;
-	--base-config)
-		case "$2" in
-		running|cloud) BASE_CONFIG=$2 ;;
-		*)
-			[ -f "$2" ] && [ -r "$2" ] || die "--base-config '$2' is neither a file nor 'running' nor 'cloud'"
-			BASE_CONFIG=$(realpath -- "$2") ;;
-		esac ;;
-	--localmod)
-		[ -r "$2" ] && head -n 1 "$2" | grep -q '^Module ' ||
-			die "--localmod '$2' is not the output of lsmod in a file"
-		LOCALMOD=$(realpath -- "$2") ;;
-	--set)
-		need_set "$1" "$2"
-		SET+=$2$'\n' ;;
-	--config)
-		need_config "$1" "$2"
-		SET_CONFIG+=${2#CONFIG_}$'\n' ;;
-	--kcidb)
-		need_writable "$1" "$2"
-		[[ "${KCIDB_ORIGIN-x}" =~ ^[a-z0-9_]+$ ]] ||
-			die "KCIDB_ORIGIN '$KCIDB_ORIGIN' may have lower-case letters, digits and _ only"
-		KCIDB=$(realpath -s -- "$2") ;;
-	--html)
-		need_writable "$1" "$2"
-		HTML=$(realpath -s -- "$2") ;;
-	--plots)
-		[ -d "$2" ] && [ -w "$2" ] || die "--plots '$2' is no folder that can be written to"
-		PLOTS=$(realpath -- "$2") ;;
-	--profile)
-		[ -n "$2" ] || die "--profile needs WORKLOAD:CONFIG"
-		PROFILE=$2 ;;
-	--svg)
-		need_writable "$1" "$2"
-		SVG=$(realpath -s -- "$2") ;;
-	--count)
-		need_number "$1" "$2"
-		COUNT=$2 ;;
-	--size)
-		[ -n "$2" ] || die "--size needs numbers of MB"
-		SIZE=$2 ;;
-	--repeat)
-		need_number "$1" "$2"
-		REPEAT=$2 ;;
-	--minutes)
-		need_number "$1" "$2"
-		MINUTES=$2 ;;
-	--series)
-		[ "$2" != - ] || { SERIES=-; return; }
-		[ -r "$2" ] || die "--series '$2' is neither an mbox nor a folder of patches that can be read"
-		SERIES=$(realpath -- "$2") ;;
-	--tree)
-		[ -d "$2" ] || die "--tree '$2' is no folder"
-		TREE=$(realpath -- "$2") ;;
-	--image)
-		[ -n "$2" ] || die "--image needs a file or a Debian package"
-		IMAGE=$2 ;;
-	--modules)
-		[ -d "$2" ] || die "--modules '$2' is no folder"
-		MODULES_FROM=$(realpath -- "$2") ;;
-	--from)
-		[ -d "$2" ] || die "--from '$2' is no folder"
-		FROM=$(realpath -- "$2") ;;
-	--base)
-		[ -n "$2" ] || die "--base needs a kernel's name, a path, or a revision of --tree"
-		BASE=$2 ;;
-	--range)
-		[[ "$2" =~ ^[^.](.*[^.])?\.\.[^.].*$ ]] || die "--range '$2' is not A..B"
-		RANGE=$2 ;;
-	--part)
-		case "$2" in
-		engine|measurement) PART=$2 ;;
-		*) die "--part '$2' is not known: engine or measurement" ;;
-		esac ;;
-	--only|--skip)
-		[ -n "$2" ] || die "$1 needs globs, such as 'form-*,build-size'"
-		;;&
-	--only)
-		ONLY+=" ${2//,/ }" ;;
-	--skip)
-		SKIP+=" ${2//,/ }" ;;
-	--markdown)
-		need_writable "$1" "$2"
-		MARKDOWN=$(realpath -s -- "$2") ;;
-	--mode)
-		case "$2" in
-		icount|wall) MODE=$2 ;;
-		*) die "--mode '$2' is not known: icount or wall" ;;
-		esac ;;
-	--tolerance)
-		[[ "$2" =~ ^[0-9]{1,3}(\.[0-9]+)?$ ]] ||
-			die "--tolerance needs per cent, such as 1 or 0.5, not '$2'"
-		TOLERANCE=$2 ;;
-	--append)
-		APPEND=$2 ;;
-	--debug)
-		[ -f "$ROOT/fixtures/config/debug-$2.config" ] ||
-			die "--debug '$2' is not known: kasan, kcsan or lockdep"
-		DEBUG=$2 ;;
-	esac
 }
 
 no_arguments()

@@ -6,7 +6,7 @@
 # A kernel patches its code by way of an int3. QEMU before 8.1 translates code first and
 # watches its page for writes afterwards. A thread that loses the host's CPU in between
 # keeps an int3 that another thread has overwritten since, and the guest dies of it
-# (emulator_slipped). With one guest on an idle host that is rare, with two it is the rule.
+# (qemu_ran_stale_int3). With one guest on an idle host that is rare, with two it is the rule.
 # So an older QEMU on the host is replaced, for guests with a thread for each CPU, by that of
 # the release's backports, which is unpacked into the build folder.
 

@@ -17,7 +17,7 @@ start_queue()
 
 in_queue()
 {
-	# once what runs has ended, which has had the signal as well
+	# bash runs the trap when the command has ended, which got the signal, too
 	trap 'exit 143' TERM
 	"$@"
 }
@@ -29,7 +29,7 @@ wait_for_queues()
 	start_ticker "$1" "$SECONDS"
 	while [ ${#QUEUES[@]} -gt 0 ] && [ "$status" -eq 0 ]; do
 		wait -n -p ended "${!QUEUES[@]}" || status=$?
-		# of one that was killed, what it began still runs: end_queues
+		# end_queues ends what a killed queue has started
 		[ "$status" -ne 0 ] || unset "QUEUES[$ended]"
 	done
 	end_queues

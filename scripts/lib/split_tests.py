@@ -284,20 +284,20 @@ class Output:
         with open(os.path.join(self.dir, "message"), "w", encoding="utf-8") as file:
             file.write(text + "\n")
 
-    def place(self, path):
+    def target_path(self, path):
         path = os.path.join(self.dir, "tree", path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
     def add(self, path):
         shutil.copy(os.path.join(self.folder.source, path),
-                    self.place(os.path.join(self.args.target, path)))
+                    self.target_path(os.path.join(self.args.target, path)))
 
     def add_cut(self, source, path, number):
         """What of a file can be there with patch NUMBER, if that is anything new."""
         text = self.folder.cut(read(source), number, path)
         if self.written.get(path, "") != text:
-            target = self.place(path)
+            target = self.target_path(path)
             shutil.copy(source, target)
             with open(target, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -168,7 +168,7 @@ test_emulator_slip()
 	local file
 	echo "$(boot_id) no" > "$SCRATCH/kvm-probe"
 	for file in "$ROOT"/fixtures/consoles/*.log; do
-		if ( BUILD=$SCRATCH && emulator_slipped "$file" ); then
+		if ( BUILD=$SCRATCH && qemu_ran_stale_int3 "$file" ); then
 			[ "${file##*/}" = splat-emulator-int3.log ] ||
 				complain "${file##*/}: taken for the emulator's" || return
 		else

@@ -47,7 +47,7 @@ test_gate_coverage()
 		for check in $checks; do
 			printf '{"check": "%s", "verdict": "%s", "findings": []},' "${check%=*}" "${check#*=}"
 		done | sed 's/^/[/; s/,$/]/' > "$LOGS/gate.json"
-		want_same "$file $checks: $(not_looked_at)" "$file $checks: ${why:+it changes $file, but no check that runs the kselftests looked at it}" || return
+		want_same "$file $checks: $(why_no_verdict)" "$file $checks: ${why:+it changes $file, but no check that runs the kselftests looked at it}" || return
 	done <<-'END'
 	mm/ksm.c|form-a=pass behaviour-kselftest=pass|
 	mm/ksm.c|form-a=pass behaviour-kselftest=warn|

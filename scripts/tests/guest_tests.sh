@@ -103,7 +103,8 @@ test_guest_gate_results()
 settings_program()
 {
 	local tests=$ROOT/selftests/cow
-	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/tools/cow_stats.c" -lpthread <<-'END'
+	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/cow_children.c" \
+		"$tests/tools/cow_stats.c" -lpthread <<-'END'
 	#include <stdio.h>
 	#include <string.h>
 	#include "cow_helpers.h"

@@ -270,20 +270,26 @@ TEST_F_TIMEOUT(accounting, private_file_leaks_nothing, TEST_TIMEOUT)
 	assert_nothing_left(_metadata, self->cgroup[0], copy_mapped_file);
 }
 
+/* A host that is busy may run the CPUs of a guest one after the other for a while. */
+#define MAX_TRIES	50
+
 TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
 {
-	long before, lost;
+	long before, lost = 0;
+	int i;
 
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP(return, "needs two CPUs");
 	before = cow_cgroup_stat(self->cgroup[0], "pgcow_lost");
-	assert_nothing_left(_metadata, self->cgroup[0], copy_in_races);
-	/* Were there any? Only this series counts them. */
-	if (before < 0)
-		return;
-	lost = cow_cgroup_stat(self->cgroup[0], "pgcow_lost") - before;
-	ASSERT_LE(0, lost);
-	/* A host that is busy may run the CPUs of a guest one after the other. */
+	for (i = 0; i < MAX_TRIES && lost <= SLACK; i++) {
+		/* What leaks stays charged from one to the next. */
+		assert_nothing_left(_metadata, self->cgroup[0], copy_in_races);
+		/* Were there any? Only this series counts them. */
+		if (before < 0)
+			return;
+		lost = cow_cgroup_stat(self->cgroup[0], "pgcow_lost") - before;
+		ASSERT_LE(0, lost);
+	}
 	if (lost <= SLACK)
 		SKIP(return, "only %ld races were lost: the CPUs took turns", lost);
 }

@@ -778,7 +778,7 @@ TEST_F_TIMEOUT(cgroup_charges, moved_while_copying, TEST_TIMEOUT)
  * The numbers of this series
  */
 
-#define RACES		24
+#define RACES		500
 
 FIXTURE(cgroup_events)
 {

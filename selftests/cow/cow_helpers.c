@@ -12,20 +12,15 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/klog.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
 #include <sys/rseq.h>
@@ -320,6 +315,26 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	}
 	/* A quiet kernel log is nice to have, no more. */
 	cow_want("cow_sample_interval", 0);
+	return NULL;
+}
+
+const char *cow_setup_pages(struct cow_settings *saved, int ahead, char **p, int nr,
+			    __u64 tag)
+{
+	size_t len = nr * cow_page_size();
+	const char *reason;
+
+	*p = NULL;
+	reason = cow_setup(saved, ahead, COW_ANY_KERNEL);
+	if (reason)
+		return reason;
+	if (cow_pin_cpu()) {
+		cow_restore(saved);
+		return "cannot stay on one CPU";
+	}
+	*p = cow_map(len, len);
+	if (*p)
+		cow_fill(*p, len, tag);
 	return NULL;
 }
 
@@ -1097,387 +1112,4 @@ struct cow_upward cow_upward(int nr, int ahead, bool reuse)
 		up.windows += window > 0;
 	}
 	return up;
-}
-
-/* What tells a child to end. Not EOF: its siblings have that pipe too. */
-#define BYE	255
-
-int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
-{
-	pid_t parent = getpid();
-	int down[2], up[2], err;
-	pid_t pid;
-
-	/* cow_child_send() to one that has died returns an error instead. */
-	signal(SIGPIPE, SIG_IGN);
-	if (pipe2(down, O_CLOEXEC))
-		return -errno;
-	if (pipe2(up, O_CLOEXEC)) {
-		err = errno;
-		close(down[0]);
-		close(down[1]);
-		return -err;
-	}
-	/* @c may be in shared memory, where the child's 0 could win. */
-	pid = fork();
-	if (pid < 0) {
-		err = errno;
-		close(down[0]);
-		close(down[1]);
-		close(up[0]);
-		close(up[1]);
-		return -err;
-	}
-	if (!pid) {
-		struct cow_child self = {
-			.pid = parent,
-			.in = down[0],
-			.out = up[1],
-		};
-
-		close(down[1]);
-		close(up[0]);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
-			_exit(255);
-		_exit(fn(&self, arg));
-	}
-	close(down[0]);
-	close(up[1]);
-	c->pid = pid;
-	c->in = up[0];
-	c->out = down[1];
-	return 0;
-}
-
-int cow_child_send(struct cow_child *c, unsigned char byte)
-{
-	ssize_t n;
-
-	do {
-		n = write(c->out, &byte, 1);
-	} while (n < 0 && errno == EINTR);
-	return n == 1 ? 0 : -errno;
-}
-
-int cow_child_recv(struct cow_child *c)
-{
-	unsigned char byte;
-	ssize_t n;
-
-	do {
-		n = read(c->in, &byte, 1);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return -errno;
-	return n == 1 && byte != BYE ? byte : -EPIPE;
-}
-
-/* The letter in /proc/<pid>/stat, or a negative errno */
-static int cow_task_state(pid_t pid)
-{
-	char path[64], buf[512], *p;
-	ssize_t len;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	len = cow_read_file(path, buf, sizeof(buf));
-	if (len < 0)
-		return len;
-	p = strrchr(buf, ')');
-	return p && p[1] == ' ' ? p[2] : -EPROTO;
-}
-
-bool cow_task_ended(pid_t pid)
-{
-	int state = cow_task_state(pid);
-
-	return state < 0 || state == 'Z' || state == 'X';
-}
-
-int cow_child_settle(struct cow_child *c)
-{
-	int state;
-
-	for (;;) {
-		state = cow_task_state(c->pid);
-		if (state < 0 || state == 'S')
-			return state < 0 ? state : 0;
-		if (state == 'Z' || state == 'X')
-			return -ESRCH;
-		sched_yield();
-	}
-}
-
-int cow_child_stay(struct cow_child *self)
-{
-	if (cow_child_send(self, 1))
-		return 1;
-	return cow_child_recv(self) == -EPIPE ? 0 : 1;
-}
-
-static int cow_idle(struct cow_child *self, void *arg)
-{
-	(void)arg;
-	return cow_child_stay(self);
-}
-
-#define STACK_BELOW	(16 << 10)
-#define STACK_MAX	(1024 << 10)
-
-void cow_own_stack(void)
-{
-	volatile char *end = (char *)getauxval(AT_RANDOM);
-	size_t ps = cow_page_size();
-	volatile char here[STACK_BELOW], *p;
-
-	p = here - (uintptr_t)here % ps;
-	/* Not the main thread's stack */
-	if (p > end || end - p > STACK_MAX)
-		return;
-	for (; p < end; p += ps)
-		*p = *p;
-}
-
-int cow_child_idle(struct cow_child *c)
-{
-	int ret;
-
-	ret = cow_child_fork(c, cow_idle, NULL);
-	if (ret)
-		return ret;
-	ret = cow_child_recv(c);
-	if (ret != 1)
-		return ret < 0 ? ret : -EPROTO;
-	cow_own_stack();
-	return cow_child_settle(c);
-}
-
-int cow_child_wait(struct cow_child *c)
-{
-	int status;
-	pid_t pid;
-
-	do {
-		pid = waitpid(c->pid, &status, 0);
-	} while (pid < 0 && errno == EINTR);
-	if (pid < 0)
-		return -errno;
-	if (WIFSIGNALED(status))
-		return 256 + WTERMSIG(status);
-	return WEXITSTATUS(status);
-}
-
-int cow_child_end(struct cow_child *c)
-{
-	int ret;
-
-	/* Fails if it has ended by itself */
-	cow_child_send(c, BYE);
-	close(c->out);
-	ret = cow_child_wait(c);
-	close(c->in);
-	return ret;
-}
-
-/*
- * Memory cgroups
- */
-
-#define ROOT_CONTROLLERS	COW_CGROUP_ROOT "/cgroup.subtree_control"
-/*
- * The end of a cgroup's name if the memory controller was off: cow_cgroup_remove(), maybe
- * in another process, switches it off again.
- */
-#define WITH_MEMORY		"_memory"
-
-const char *cow_cgroup_make(char dir[COW_CGROUP_DIR], const char *name)
-{
-	char now[256];
-	bool ours;
-	int len;
-
-	dir[0] = '\0';
-	if (access(COW_CGROUP_ROOT "/cgroup.controllers", F_OK))
-		return "no cgroup2 in " COW_CGROUP_ROOT;
-	if (!cow_may_change())
-		return "a memory cgroup " COW_NEEDS;
-	if (cow_read_file(ROOT_CONTROLLERS, now, sizeof(now)) < 0)
-		return "cannot read " ROOT_CONTROLLERS;
-	ours = !strstr(now, "memory");
-	if (ours && cow_write_file(ROOT_CONTROLLERS, "+memory"))
-		return "no memory controller in " COW_CGROUP_ROOT ", or not root";
-	len = snprintf(dir, COW_CGROUP_DIR, COW_CGROUP_ROOT "/%s_%d%s", name,
-		       getpid(), ours ? WITH_MEMORY : "");
-	if (len >= COW_CGROUP_DIR || mkdir(dir, 0755)) {
-		if (ours)
-			cow_write_file(ROOT_CONTROLLERS, "-memory");
-		dir[0] = '\0';
-		return "cannot make a cgroup in " COW_CGROUP_ROOT;
-	}
-	return NULL;
-}
-
-static void cgroup_path(char *path, const char *dir, const char *file)
-{
-	snprintf(path, COW_CGROUP_PATH, "%s/%s", dir, file);
-}
-
-int cow_cgroup_write(const char *dir, const char *file, const char *text)
-{
-	char path[COW_CGROUP_PATH];
-
-	cgroup_path(path, dir, file);
-	return cow_write_file(path, text);
-}
-
-int cow_cgroup_read(const char *dir, const char *file, long *val)
-{
-	char path[COW_CGROUP_PATH];
-
-	cgroup_path(path, dir, file);
-	return cow_read_long(path, val);
-}
-
-const char *cow_cgroup_below(char dir[COW_CGROUP_DIR], const char *parent,
-			     const char *name)
-{
-	int len;
-
-	dir[0] = '\0';
-	if (cow_cgroup_write(parent, "cgroup.subtree_control", "+memory"))
-		return "no memory controller below a cgroup";
-	len = snprintf(dir, COW_CGROUP_DIR, "%s/%s", parent, name);
-	if (len >= COW_CGROUP_DIR || mkdir(dir, 0755)) {
-		dir[0] = '\0';
-		return "cannot make a cgroup in a cgroup";
-	}
-	return NULL;
-}
-
-long long cow_cgroup_key(const char *dir, const char *file, const char *key)
-{
-	char path[COW_CGROUP_PATH];
-
-	cgroup_path(path, dir, file);
-	return cow_file_key(path, key);
-}
-
-long long cow_cgroup_event(const char *dir, const char *key)
-{
-	return cow_cgroup_key(dir, "memory.events", key);
-}
-
-long long cow_cgroup_stat(const char *dir, const char *key)
-{
-	return cow_cgroup_key(dir, "memory.stat", key);
-}
-
-/* Which of its faults memory.stat does not count yet, or another thread's */
-static long long outdo_batches(const char *dir, char *page)
-{
-	long nr = 2 * COW_CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 1);
-	size_t ps = cow_page_size();
-	long i;
-
-	for (i = 0; i < nr; i++) {
-		madvise(page, ps, MADV_DONTNEED);
-		cow_touch(page, 1);
-	}
-	return cow_minflt() - cow_cgroup_stat(dir, "pgfault");
-}
-
-void cow_cgroup_add_up(const char *dir, char *page)
-{
-	long long missing, before;
-	int i;
-
-	/* The kernel adds up every two seconds, and counts the faults anew then. */
-	missing = outdo_batches(dir, page);
-	for (i = 0; i < 10; i++) {
-		before = missing;
-		missing = outdo_batches(dir, page);
-		if (missing == before)
-			return;
-	}
-}
-
-int cow_cgroup_enter(const char *dir)
-{
-	return cow_cgroup_write(dir, "cgroup.procs", "0");
-}
-
-/* For nr frames from first on; cgroup[] has the inodes of the cgroups charged for them. */
-static long count_unmapped(__u64 first, const __u64 *cgroup, size_t nr, __u64 inode,
-			   const int fd[2], __u64 want)
-{
-	__u64 flags, mapped;
-	long count = 0;
-	size_t i;
-
-	for (i = 0; i < nr; i++) {
-		off_t at = (first + i) * sizeof(__u64);
-
-		if (cgroup[i] != inode)
-			continue;
-		if (pread(fd[0], &flags, sizeof(flags), at) != sizeof(flags) ||
-		    pread(fd[1], &mapped, sizeof(mapped), at) != sizeof(mapped))
-			return -EIO;
-		if (!mapped && (flags & want) == want && !(flags & COW_KPF_PGTABLE))
-			count++;
-	}
-	return count;
-}
-
-long cow_cgroup_unmapped(const char *dir, __u64 flags)
-{
-	static const char * const names[] = {
-		"/proc/kpageflags", "/proc/kpagecount", "/proc/kpagecgroup",
-	};
-	static __u64 cgroup[8192];
-	long ret = 0, count = 0;
-	struct stat st;
-	__u64 first;
-	ssize_t n;
-	int fd[3];
-	size_t i;
-
-	/* An LRU batch may hold the last reference to a folio. */
-	cow_drain_lru();
-	if (stat(dir, &st))
-		return -errno;
-	for (i = 0; i < ARRAY_SIZE(names); i++) {
-		fd[i] = open(names[i], O_RDONLY | O_CLOEXEC);
-		if (fd[i] < 0)
-			ret = -errno;
-	}
-	for (first = 0; ret >= 0; first += n) {
-		n = pread(fd[2], cgroup, sizeof(cgroup), first * sizeof(*cgroup));
-		if (n <= 0) {
-			ret = n ? -errno : count;
-			break;
-		}
-		n /= sizeof(*cgroup);
-		ret = count_unmapped(first, cgroup, n, st.st_ino, fd, flags);
-		count += ret;
-	}
-	while (i--)
-		if (fd[i] >= 0)
-			close(fd[i]);
-	return ret;
-}
-
-void cow_cgroup_remove(char *dir)
-{
-	size_t len = strlen(dir), end = strlen(WITH_MEMORY);
-	int i;
-
-	if (!dir[0])
-		return;
-	cow_cgroup_write(dir, "cgroup.kill", "1");
-	for (i = 0; i < 1000 && rmdir(dir) && errno == EBUSY; i++)
-		usleep(1000);
-	/* EBUSY if somebody else has come to need it */
-	if (len > end && !strcmp(dir + len - end, WITH_MEMORY))
-		cow_write_file(ROOT_CONTROLLERS, "-memory");
-	dir[0] = '\0';
 }

@@ -134,6 +134,13 @@ struct cow_settings {
  * already is fine.
  */
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags);
+/*
+ * As cow_setup() for any kernel, with this task on one CPU, the one whose LRU batches
+ * cow_drain_lru() drains, and with nr pages, each with its number and tag. *p is NULL if
+ * there is no memory.
+ */
+const char *cow_setup_pages(struct cow_settings *saved, int ahead, char **p, int nr,
+			    __u64 tag);
 void cow_restore(const struct cow_settings *saved);
 
 /*

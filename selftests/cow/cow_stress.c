@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Everything at once, for kernels that watch themselves (KASAN, KCSAN, lockdep,
+ * Everything at once, for kernels with debugging checks (KASAN, KCSAN, lockdep,
  * DEBUG_VM, PAGE_TABLE_CHECK): threads write to fork-shared memory while others
  * fork, exit, page out, merge, move, protect, discard and collapse it, while
  * the cgroup's limit goes up and down, and while the settings of pre-copy

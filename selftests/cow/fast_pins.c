@@ -5,8 +5,8 @@
  *
  * fork() must see the pin, and copy the page for the child at once: were it shared, then
  * the parent's next write would go to a copy, and the device would go on with the old
- * page. That the process has pinned anything is a flag of its mm, which stays. So each
- * test is a process of its own, all of whose pins are fast. True on any kernel.
+ * page. The mm's MMF_HAS_PINNED, set by the first pin, is never cleared, so each test is
+ * a process of its own, all of whose pins are fast. True on any kernel.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -919,7 +919,7 @@ TEST_F_TIMEOUT(huge_pages, nothing_leaks, TEST_TIMEOUT)
 		SKIP(return, "got no huge pages");
 	ASSERT_EQ(0, ret);
 	/* What RCU frees is free a bit later. */
-	for (i = 0; i < 500 && left >= leak_slack(); i++) {
+	for (i = 0; i < 6000 && left >= leak_slack(); i++) {
 		usleep(10000);
 		ASSERT_EQ(0, cow_cgroup_read(self->cgroup, "memory.current", &left));
 	}

@@ -69,7 +69,7 @@ static const char *make_pool(struct cow_undo *undo)
 	    !cow_tweak(undo, SYSCTL_DIR "nr_hugepages", "8"))
 		return "the pool of hugetlb pages cannot be changed";
 	/* The child of a test that failed may be ending yet. */
-	for (i = 0; i < 1000 && pool("HugePages_Free") != pool("HugePages_Total"); i++)
+	for (i = 0; i < 30000 && pool("HugePages_Free") != pool("HugePages_Total"); i++)
 		usleep(1000);
 	if (pool("HugePages_Total") != POOL || pool("HugePages_Free") != POOL ||
 	    pool("HugePages_Rsvd"))

@@ -59,14 +59,10 @@ FIXTURE_SETUP(mapping_changes)
 	const char *reason;
 
 	ps = cow_page_size();
-	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	reason = cow_setup_pages(&self->saved, variant->ahead, &self->p, NR, TAG);
 	if (reason)
 		SKIP(return, "%s", reason);
-	/* The per-CPU batches to drain are those of this CPU. */
-	ASSERT_EQ(0, cow_pin_cpu());
-	self->p = cow_map(NR * ps, NR * ps);
 	ASSERT_NE(NULL, self->p);
-	cow_fill(self->p, NR * ps, TAG);
 }
 
 FIXTURE_TEARDOWN_PARENT(mapping_changes)

@@ -41,14 +41,10 @@ FIXTURE_SETUP(memory_advice)
 	const char *reason;
 
 	ps = cow_page_size();
-	reason = cow_setup(&self->saved, variant->ahead, COW_ANY_KERNEL);
+	reason = cow_setup_pages(&self->saved, variant->ahead, &self->p, NR, TAG);
 	if (reason)
 		SKIP(return, "%s", reason);
-	/* The per-CPU batches to drain are those of this CPU. */
-	ASSERT_EQ(0, cow_pin_cpu());
-	self->p = cow_map(NR * ps, NR * ps);
 	ASSERT_NE(NULL, self->p);
-	cow_fill(self->p, NR * ps, TAG);
 }
 
 FIXTURE_TEARDOWN_PARENT(memory_advice)
@@ -80,7 +76,7 @@ static bool old_or_dropped(char *page, bool written)
 	return true;
 }
 
-/* Pages are written to one by one, and whole: which one, to whom, says its number. */
+/* Pages are written to in groups of four; the place in its group says by whom. */
 static bool by_parent(int i)
 {
 	return i % 4 == 0;

@@ -476,8 +476,8 @@ static void log_difference(struct __test_metadata *_metadata)
 }
 
 /*
- * May an adaptive window have had this page, that nobody has written to? Only
- * if something was written in the same VMA, and in the same part of a page table.
+ * May an adaptive window contain this page, to which nobody has written? Only if
+ * something was written in the same VMA, and in the same part of a page table.
  */
 static bool near_a_write(int i)
 {

@@ -23,7 +23,7 @@
 
 #define PAGES		COW_BLOCK
 #define MAX_RECORDS	(2 * PAGES)	/* a page made writable may have one of each event */
-#define MAX_ROUNDS	100
+#define MAX_ROUNDS	2000
 #define TAG		41
 
 static size_t ps;

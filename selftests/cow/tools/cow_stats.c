@@ -240,7 +240,7 @@ static int cow_stats_parse(struct cow_stats *s, const char *path, bool system)
 		s->missing = cow_key_names[i];
 		break;
 	}
-	/* Without this one it is some other file. */
+	/* A file without this key is not cow_stats. */
 	return s->known[COW_FAULTS] ? 0 : -EPROTO;
 }
 

@@ -161,7 +161,7 @@ static double value(const struct row *r, enum field which, int arg)
 	case WALL_SHARE:
 		return wall_share(r);
 	case PERCENTILE:
-		/* None of them is 0 unless there is nothing. */
+		/* 0 only if there was no fault. */
 		return r->percentile[arg] ? (double)r->percentile[arg] : UNKNOWN;
 	case PGREUSE:
 		return rate(r, r->pgreuse);
