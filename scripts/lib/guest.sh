@@ -381,5 +381,5 @@ first_splat()
 # find_splats CONSOLE: prints the lines by which a kernel complains
 find_splats()
 {
-	awk -f "$ROOT/scripts/lib/splats.awk" "$1"
+	"$PYTHON" -B "$ROOT/scripts/lib/splats.py" "$1"
 }

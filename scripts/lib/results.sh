@@ -25,8 +25,7 @@ record()
 # record_ktap LOG [PREFIX]: the tests of a KTAP log
 record_ktap()
 {
-	awk -f "$ROOT/scripts/lib/ktap.awk" "$1" |
-		awk -v prefix="${2-}" 'BEGIN { FS = OFS = "\t" } { $2 = prefix $2; print }' >> "$RESULTS"
+	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$1" "${2-}" >> "$RESULTS"
 }
 
 count_results()

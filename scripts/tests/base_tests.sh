@@ -229,7 +229,7 @@ test_ktap()
 	local file want got
 	for file in "$ROOT"/fixtures/ktap/*.log; do
 		want=$(sed -n 's/^#! *//p' "$file")
-		got=$(grep -v '^#!' "$file" | awk -f "$ROOT/scripts/lib/ktap.awk" |
+		got=$(grep -v '^#!' "$file" | "$PYTHON" -B "$ROOT/scripts/lib/ktap.py" /dev/stdin |
 			awk -F '\t' '{ n[$1]++ } END { printf "%d passed, %d failed, %d skipped\n", n["pass"], n["fail"], n["skip"] }')
 		want_same "${file##*/}: $got" "${file##*/}: $want" || return
 	done

@@ -118,6 +118,6 @@ virtme_ng()
 	( cd "$dir" && bash -eux "$SCRATCH/vng.sh" ) > "$log" 2>&1 < /dev/null || status=$?
 	rm -rf "$dir"
 	cat "$log"
-	awk -f "$ROOT/scripts/lib/ktap.awk" "$log" >> "$COW_RESULTS"
+	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$log" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }
