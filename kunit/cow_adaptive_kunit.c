@@ -696,6 +696,35 @@ static void reuse_share(struct kunit *test)
 	cowt_note(test);
 }
 
+static pte_t make_old(pte_t pte)
+{
+	return pte_mkold(pte);
+}
+
+/* An old page stays old until it is used, if that takes no fault. */
+static void test_reuse_of_old_page(struct kunit *test, bool hw_young)
+{
+	pte_t pte;
+
+	reuse_share(test);
+	cowt_set_hw_young(test, hw_young);
+	cowt_change_pte(test, ODD, make_old);
+	cowt_write_fault(test, FAULT);
+	pte = cowt_read_pte(test, current->mm, cowt_page_addr(test, ODD));
+	KUNIT_EXPECT_TRUE(test, pte_write(pte));
+	KUNIT_EXPECT_EQ(test, !pte_young(pte), hw_young);
+}
+
+static void reuse_old_page(struct kunit *test)
+{
+	test_reuse_of_old_page(test, true);
+}
+
+static void reuse_old_page_no_hw_young(struct kunit *test)
+{
+	test_reuse_of_old_page(test, false);
+}
+
 /* As a fault does, for NUMA balancing: who used the page last may have been the child. */
 static void reuse_forgets_last_cpu(struct kunit *test)
 {
@@ -915,6 +944,8 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(reuse_ahead, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_ahead_no_hw_dirty, odd_gen_params),
 	KUNIT_CASE_PARAM(reuse_in_window, odd_gen_params),
+	KUNIT_CASE(reuse_old_page),
+	KUNIT_CASE(reuse_old_page_no_hw_young),
 	KUNIT_CASE(reuse_forgets_last_cpu),
 	KUNIT_CASE(reuse_takes_anon_vma),
 	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),

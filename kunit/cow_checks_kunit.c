@@ -1092,18 +1092,12 @@ static bool model_in_reach(const struct gather_space *g, unsigned int fault,
 static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 			      int step, unsigned int limit)
 {
-	unsigned int nr, in_table = 0, table = fault / T;
+	unsigned int nr;
 
-	for (nr = 0; nr < limit; nr++, in_table++) {
+	for (nr = 0; nr < limit; nr++) {
 		unsigned int page = fault + step * (int)(nr + 1);
 
-		if (!model_in_reach(g, fault, page))
-			break;
-		if (page / T != table) {
-			table = page / T;
-			in_table = 0;
-		}
-		if ((in_table < 16 || (in_table - 16) % 3 == 0) && !model_written(g, page))
+		if (!model_in_reach(g, fault, page) || !model_written(g, page))
 			break;
 	}
 	return nr;

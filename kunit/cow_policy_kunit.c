@@ -838,8 +838,8 @@ static unsigned int sim_count(const struct sim *s, unsigned int page, int step,
 	unsigned int nr = 0;
 
 	while (nr < max && sim_written(s, page + step * (int)nr))
-		nr += nr < COW_LONG_RUN ? 1 : COW_RUN_SAMPLE;
-	return min(nr, max);
+		nr++;
+	return nr;
 }
 
 /* Like cow_run() */
@@ -1168,36 +1168,6 @@ static void bound_at_both_ends(struct kunit *test)
 }
 
 /*
- * Runs that look long by pages which several of them look at: every few pages one is
- * written, then from time to time all of 16, and the next shared page at both ends.
- */
-static void write_combed_runs(struct sim *s, unsigned int step, unsigned int gap)
-{
-	unsigned int page;
-
-	for (page = step - 1; page < s->pages; page += step)
-		sim_write(s, page);
-	for (page = gap; page + gap < s->pages; page += gap)
-		write_both_ends(s, page, 16);
-}
-
-static void bound_of_combed_runs(struct kunit *test)
-{
-	struct sim *s = bound_sim(test);
-	unsigned int step, gap;
-
-	s->what = "combed runs, every so many pages:";
-	s->pages = SIM_REGION;
-	for (gap = 24; gap <= 96 && !s->broken; gap += 8) {
-		s->number = gap;
-		for (step = 2; step <= 8; step++) {
-			sim_fork(s);
-			write_combed_runs(s, step, gap);
-		}
-	}
-}
-
-/*
  * The benefit: number of faults and of copies for common write patterns
  */
 
@@ -1391,7 +1361,6 @@ static struct kunit_case cow_policy_cases[] = {
 	KUNIT_CASE(any_evidence),
 	KUNIT_CASE_PARAM(bound_of_waste, bound_gen_params),
 	KUNIT_CASE_PARAM(bound_at_both_ends, bound_gen_params),
-	KUNIT_CASE_PARAM(bound_of_combed_runs, bound_gen_params),
 	KUNIT_CASE(forward),
 	KUNIT_CASE(backward),
 	KUNIT_CASE(forward_no_hw_dirty),

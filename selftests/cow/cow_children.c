@@ -106,6 +106,11 @@ static int cow_task_state(pid_t pid)
 	return p && p[1] == ' ' ? p[2] : -EPROTO;
 }
 
+bool cow_task_sleeps(pid_t pid)
+{
+	return cow_task_state(pid) == 'S';
+}
+
 bool cow_task_ended(pid_t pid)
 {
 	int state = cow_task_state(pid);

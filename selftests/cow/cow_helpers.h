@@ -505,6 +505,8 @@ int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
 /* In the child: send 1 and await the end. Returns the exit status. */
 int cow_child_stay(struct cow_child *self);
+/* Does the thread sleep, for whatever it waits for? */
+bool cow_task_sleeps(pid_t pid);
 /* Has the process ended, whether or not it has been waited for? */
 bool cow_task_ended(pid_t pid);
 /* Wait until the child sleeps (it does not write to memory any more). */
