@@ -853,9 +853,8 @@ static const struct part_case part_cases[] = {
 	}, {
 		.desc = "exclusive",
 		.late = odd_exclusive,
-		/* With contpte, all PTEs of the block change: the fault is retried. */
-		.needs = !IS_ENABLED(CONFIG_ARM64_CONTPTE),
-		.reused = true,
+		.needs = true,
+		.why = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "NUMA hinting",
 		.late = cowt_odd_protnone,

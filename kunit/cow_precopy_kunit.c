@@ -646,7 +646,7 @@ static void no_room_for_pins(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, room);
 }
 
-enum room_limit { MEMORY_MAX, MEMORY_HIGH, SWAP_HIGH };
+enum room_limit { MEMORY_MAX, MEMORY_HIGH, SWAP_HIGH, MEMSW_MAX };
 
 /**
  * struct room_case - a memory cgroup near one of its limits
@@ -669,12 +669,15 @@ static const struct room_case room_cases[] = {
 	{ "memory.high: a page short", MEMORY_HIGH, false, 1 },
 	{ "swap.high: enough", SWAP_HIGH, false, 0 },
 	{ "swap.high: a page above", SWAP_HIGH, false, 1 },
+	{ "memory and swap (v1): enough", MEMSW_MAX, false, 0 },
+	{ "memory and swap (v1): a page short", MEMSW_MAX, false, 1 },
 	{ "memory.max of the parent: enough", MEMORY_MAX, true, 0 },
 	{ "memory.max of the parent: a page short", MEMORY_MAX, true, 1 },
 	{ "memory.high of the parent: enough", MEMORY_HIGH, true, 0 },
 	{ "memory.high of the parent: a page short", MEMORY_HIGH, true, 1 },
 	{ "swap.high of the parent: enough", SWAP_HIGH, true, 0 },
 	{ "swap.high of the parent: a page above", SWAP_HIGH, true, 1 },
+	{ "memory and swap of the parent (v1): a page short", MEMSW_MAX, true, 1 },
 };
 
 KUNIT_ARRAY_PARAM_DESC(room, room_cases, desc);
@@ -716,7 +719,23 @@ static void set_room(struct mem_cgroup *memcg, const struct room_case *c)
 	case SWAP_HIGH:
 		page_counter_set_high(&memcg->swap, nr);
 		break;
+	case MEMSW_MAX:
+		WRITE_ONCE(memcg->memsw.max, nr);
+		break;
 	}
+}
+
+/* With the limits of cgroup v1, for the one that v2 does not have */
+static bool has_room(struct vm_area_struct *vma, const struct room_case *c)
+{
+	bool room;
+
+	if (c->limit == MEMSW_MAX)
+		static_branch_disable(&memory_cgrp_subsys_on_dfl_key);
+	room = cow_precopy_has_room(vma, 0, 1);
+	if (c->limit == MEMSW_MAX)
+		static_branch_enable(&memory_cgrp_subsys_on_dfl_key);
+	return room;
 }
 
 /* Every limit counts that a fault could hit, of each cgroup up to the root. */
@@ -728,13 +747,13 @@ static void memcg_room(struct kunit *test)
 	struct vm_area_struct vma = {};
 	bool room;
 
-	if (mem_cgroup_disabled() || (c->limit == SWAP_HIGH && !IS_ENABLED(CONFIG_SWAP)))
+	if (mem_cgroup_disabled() || (c->limit >= SWAP_HIGH && !IS_ENABLED(CONFIG_SWAP)))
 		kunit_skip(test, "not in this configuration");
 	parent = room_cgroup(test, NULL);
 	child = room_cgroup(test, parent);
 	set_room(c->of_parent ? parent : child, c);
 	old = set_active_memcg(child);
-	room = cow_precopy_has_room(&vma, 0, 1);
+	room = has_room(&vma, c);
 	set_active_memcg(old);
 	KUNIT_EXPECT_EQ(test, room, !c->lacks);
 }
