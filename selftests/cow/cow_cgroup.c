@@ -17,6 +17,8 @@
 
 #include "cow_helpers.h"
 
+#define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
+
 #define ROOT_CONTROLLERS	COW_CGROUP_ROOT "/cgroup.subtree_control"
 /*
  * The end of a cgroup's name if the memory controller was off: cow_cgroup_remove(), maybe
@@ -179,7 +181,7 @@ long cow_cgroup_unmapped(const char *dir, __u64 flags)
 	cow_drain_lru();
 	if (stat(dir, &st))
 		return -errno;
-	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
 		fd[i] = open(names[i], O_RDONLY | O_CLOEXEC);
 		if (fd[i] < 0)
 			ret = -errno;
