@@ -42,14 +42,14 @@ static long tlb_interrupts(int cpu)
 	if (!file)
 		return -1;
 	while (fgets(line, sizeof(line), file)) {
-		p = strstr(line, " TLB:");
+		p = strstr(line, "TLB:");
 		if (p)
 			break;
 	}
 	fclose(file);
 	if (!p)
 		return -1;
-	for (i = 0, p += strlen(" TLB:"); i <= cpu; i++)
+	for (i = 0, p += strlen("TLB:"); i <= cpu; i++)
 		nr = strtol(p, &p, 10);
 	return nr;
 }
