@@ -80,8 +80,8 @@ test_mutants_from()
 
 # A mutant has changed if its patch has, or a source of its test, since it was killed.
 test_mutants_changed()
-(
-	local file=$SCRATCH/vma-bounds.patch K_NAME=6.12 VERIFIED=$SCRATCH/verified
+{
+	local file=$SCRATCH/vma-bounds.patch K_NAME=6.12 VERIFIED=$SCRATCH/verified ROOT=$ROOT
 	want_same "$(sources_of_test 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])" || return
 	cp "$ROOT/fixtures/mutants/vma-bounds.patch" "$file"
 	mkdir -p "$SCRATCH/changed/kunit"
@@ -102,7 +102,7 @@ test_mutants_changed()
 	want_same "$(wc -l < "$VERIFIED")" 2 || return
 	echo >> "$file"
 	has_changed "$file" || complain "not changed by itself"
-)
+}
 
 # Every run must be like the first; one that was interrupted goes on.
 test_repeat()
