@@ -653,9 +653,10 @@ static int move_all(const char *from, const char *to)
 		pid = strtok_r(pids, "\n", &save);
 		if (!pid)
 			return 0;
-		/* It may have ended. */
+		/* It may have ended. The file says 0 then, which would move us. */
 		for (; pid; pid = strtok_r(NULL, "\n", &save))
-			cow_cgroup_write(to, "cgroup.procs", pid);
+			if (strcmp(pid, "0"))
+				cow_cgroup_write(to, "cgroup.procs", pid);
 	}
 	return -EBUSY;
 }
