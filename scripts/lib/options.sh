@@ -3,16 +3,19 @@
 #
 # The command line: options, and what a value must look like.
 
-# Options with a value: the variable that gets it, and the function that checks it
-declare -A VALUE_OPTIONS=([append]="APPEND any_value" [arch]="ARCH need_arch" [base]="BASE need_base"
+# Options with a value: the variable that gets it, the function that checks it, and what
+# that one is told
+declare -A VALUE_OPTIONS=([append]="APPEND any_value" [arch]="ARCH need_arch"
+	[base]="BASE need_value a kernel's name, a path, or a revision of --tree"
 	[base-config]="BASE_CONFIG need_base_config" [config]="SET_CONFIG need_config" [count]="COUNT need_number"
 	[debug]="DEBUG need_debug" [filter]="FILTER need_filter" [from]="FROM need_folder" [html]="HTML need_writable"
-	[image]="IMAGE need_image_choice" [jobs]="JOBS need_number" [json]="JSON need_writable" [junit]="JUNIT need_writable"
-	[kcidb]="KCIDB need_kcidb" [kernel]="KERNEL need_kernel_choice" [localmod]="LOCALMOD need_lsmod"
+	[image]="IMAGE need_value a file or a Debian package"
+	[jobs]="JOBS need_number" [json]="JSON need_writable" [junit]="JUNIT need_writable"
+	[kcidb]="KCIDB need_kcidb" [kernel]="KERNEL need_value a name or a path" [localmod]="LOCALMOD need_lsmod"
 	[markdown]="MARKDOWN need_writable" [minutes]="MINUTES need_number" [mode]="MODE need_mode"
 	[modules]="MODULES_FROM need_folder" [only]="ONLY need_globs" [part]="PART need_part" [plots]="PLOTS need_plots"
-	[profile]="PROFILE need_profile" [range]="RANGE need_range" [repeat]="REPEAT need_number"
-	[series]="SERIES need_series" [set]="SET need_set" [size]="SIZE need_size" [skip]="SKIP need_globs"
+	[profile]="PROFILE need_value WORKLOAD:CONFIG" [range]="RANGE need_range" [repeat]="REPEAT need_number"
+	[series]="SERIES need_series" [set]="SET need_set" [size]="SIZE need_value numbers of MB" [skip]="SKIP need_globs"
 	[svg]="SVG need_writable" [timeout]="TIMEOUT need_number" [tolerance]="TOLERANCE need_tolerance"
 	[tree]="TREE need_folder")
 # Options without one: the variable that each sets to 1
@@ -117,6 +120,12 @@ any_value()
 	:
 }
 
+# need_value OPTION VALUE WHAT
+need_value()
+{
+	[ -n "$2" ] || die "$1 needs $3"
+}
+
 need_number()
 {
 	case "$2" in
@@ -152,11 +161,6 @@ need_kcidb()
 	need_writable "$@"
 	[[ "${KCIDB_ORIGIN-x}" =~ ^[a-z0-9_]+$ ]] ||
 		die "KCIDB_ORIGIN '$KCIDB_ORIGIN' may have lower-case letters, digits and _ only"
-}
-
-need_kernel_choice()
-{
-	[ -n "$2" ] || die "$1 needs a name or a path"
 }
 
 need_arch()
@@ -218,31 +222,11 @@ need_plots()
 	VALUE=$(realpath -- "$2")
 }
 
-need_profile()
-{
-	[ -n "$2" ] || die "$1 needs WORKLOAD:CONFIG"
-}
-
-need_size()
-{
-	[ -n "$2" ] || die "$1 needs numbers of MB"
-}
-
 need_series()
 {
 	[ "$2" != - ] || return 0
 	[ -r "$2" ] || die "$1 '$2' is neither an mbox nor a folder of patches that can be read"
 	VALUE=$(realpath -- "$2")
-}
-
-need_image_choice()
-{
-	[ -n "$2" ] || die "$1 needs a file or a Debian package"
-}
-
-need_base()
-{
-	[ -n "$2" ] || die "$1 needs a kernel's name, a path, or a revision of --tree"
 }
 
 need_range()
@@ -340,9 +324,9 @@ parse_long_option()
 # set_option NAME VALUE
 set_option()
 {
-	local VALUE=$2 variable check
-	read -r variable check <<< "${VALUE_OPTIONS[$1]}"
-	"$check" "--$1" "$2"
+	local VALUE=$2 variable check what
+	read -r variable check what <<< "${VALUE_OPTIONS[$1]}"
+	"$check" "--$1" "$2" "$what"
 	printf -v "$variable" %s "$VALUE"
 }
 
