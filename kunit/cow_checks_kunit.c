@@ -1382,16 +1382,17 @@ static void gather_random(struct kunit *test)
 	}
 }
 
-/* On its way to the LRU a folio has a reference more; the caller may have another. */
+/* A folio that is not on the LRU need not have a reference for that. */
 static void refs_known(struct kunit *test)
 {
 	struct folio *folio = folio_alloc(GFP_KERNEL, 0);
 
 	KUNIT_ASSERT_NOT_NULL(test, folio);
-	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 0));
-	folio_get(folio);
 	KUNIT_EXPECT_FALSE(test, cow_precopy_refs_known(folio, 0));
 	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 1));
+	folio_get(folio);
+	KUNIT_EXPECT_FALSE(test, cow_precopy_refs_known(folio, 1));
+	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 2));
 	folio_set_lru(folio);
 	KUNIT_EXPECT_FALSE(test, cow_precopy_refs_known(folio, 1));
 	KUNIT_EXPECT_TRUE(test, cow_precopy_refs_known(folio, 2));

@@ -123,13 +123,14 @@ static unsigned long faults_timed(struct kunit *test)
 /* All are counted, and one in COW_REUSE_TIMED is timed. */
 static void reused_untimed(struct kunit *test)
 {
-	const struct fault_counts more = { .reused = NR_PAGES, .stat_reused = NR_PAGES };
+	const unsigned int nr = NR_PAGES - NR_PAGES % COW_REUSE_TIMED;
+	const struct fault_counts more = { .reused = nr, .stat_reused = nr };
 	struct fixture *f = test->priv;
 	struct fault_counts before;
 	unsigned int i;
 
 	cowt_share_pages(test, ALL_PAGES);
-	for (i = 0; i < NR_PAGES; i++)
+	for (i = 0; i < nr; i++)
 		cowt_unmap_page_of(test, f->child.mm, i);
 	count_alone(test);
 	cow_stats_reset();
@@ -137,12 +138,38 @@ static void reused_untimed(struct kunit *test)
 	/* A batch of the LRU is a second user; the ticks are of this CPU. */
 	lru_add_drain_all();
 	migrate_disable();
-	for (i = 0; i < NR_PAGES; i++)
+	for (i = 0; i < nr; i++)
 		cowt_write_fault(test, i);
 	migrate_enable();
 	expect_more(test, &before, &more);
-	BUILD_BUG_ON(NR_PAGES % COW_REUSE_TIMED);
-	KUNIT_EXPECT_EQ(test, faults_timed(test), NR_PAGES);
+	BUILD_BUG_ON(NR_PAGES < COW_REUSE_TIMED);
+	KUNIT_EXPECT_EQ(test, faults_timed(test), nr);
+}
+
+static void expect_timed(struct kunit *test, struct page *page, enum fault_flag flags)
+{
+	struct vm_fault vmf = { .page = page, .flags = flags };
+	unsigned int i;
+
+	for (i = 0; i < COW_REUSE_TIMED; i++)
+		KUNIT_EXPECT_TRUE(test, cow_times_fault(&vmf));
+	/* None of them stands for others. */
+	KUNIT_EXPECT_FALSE(test, vmf.cow_sampled);
+}
+
+/* Only this process has the page, but the fault does more than to make it writable. */
+static void timed_in_full(struct kunit *test)
+{
+	struct page *page = alloc_page(GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	expect_timed(test, page, FAULT_FLAG_UNSHARE);
+	if (IS_ENABLED(CONFIG_KSM)) {
+		page->mapping = (void *)3UL;
+		expect_timed(test, page, FAULT_FLAG_WRITE);
+		page->mapping = NULL;
+	}
+	__free_page(page);
 }
 
 static void zero_page(struct kunit *test)
@@ -280,6 +307,7 @@ static struct kunit_case cow_fault_cases[] = {
 	KUNIT_CASE(copied_ahead),
 	KUNIT_CASE(reused),
 	KUNIT_CASE(reused_untimed),
+	KUNIT_CASE(timed_in_full),
 	KUNIT_CASE(zero_page),
 	KUNIT_CASE(unshared),
 	KUNIT_CASE(lost),

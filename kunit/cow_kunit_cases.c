@@ -209,6 +209,20 @@ static void odd_unswapcache(struct kunit *test)
 	folio_put_refs(odd_old_folio(test), 2);
 }
 
+/* The swap cache has a reference. */
+static void odd_exclusive_swapcache(struct kunit *test)
+{
+	cowt_odd_write_and_protect(test);
+	folio_set_swapcache(cowt_odd_folio(test));
+	folio_get(cowt_odd_folio(test));
+}
+
+static void odd_exclusive_unswapcache(struct kunit *test)
+{
+	folio_clear_swapcache(odd_old_folio(test));
+	folio_put(odd_old_folio(test));
+}
+
 static void odd_pin(struct kunit *test)
 {
 	folio_ref_add(cowt_odd_folio(test), GUP_PIN_COUNTING_BIAS);
@@ -364,6 +378,14 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 		.undo = odd_unswapcache,
 		.needs = true,
 		.copy = COW_SKIP_PINNED,
+		.reuse = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "exclusive, in the swap cache",
+		.late = odd_exclusive_swapcache,
+		.undo = odd_exclusive_unswapcache,
+		.needs = IS_ENABLED(CONFIG_SWAP),
+		.dirty = true,
+		.copy = COW_SKIP_EXCLUSIVE,
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "pinned",

@@ -725,16 +725,23 @@ static void set_room(struct mem_cgroup *memcg, const struct room_case *c)
 	}
 }
 
-/* With the limits of cgroup v1, for the one that v2 does not have */
+static void use_cgroup_v2(bool v2)
+{
+	if (v2)
+		static_branch_enable(&memory_cgrp_subsys_on_dfl_key);
+	else
+		static_branch_disable(&memory_cgrp_subsys_on_dfl_key);
+}
+
+/* With the limits of cgroup v2, or those of v1 for the one that v2 does not have */
 static bool has_room(struct vm_area_struct *vma, const struct room_case *c)
 {
+	bool v2 = cgroup_subsys_on_dfl(memory_cgrp_subsys);
 	bool room;
 
-	if (c->limit == MEMSW_MAX)
-		static_branch_disable(&memory_cgrp_subsys_on_dfl_key);
+	use_cgroup_v2(c->limit != MEMSW_MAX);
 	room = cow_precopy_has_room(vma, 0, 1);
-	if (c->limit == MEMSW_MAX)
-		static_branch_enable(&memory_cgrp_subsys_on_dfl_key);
+	use_cgroup_v2(v2);
 	return room;
 }
 

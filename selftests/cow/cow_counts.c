@@ -492,7 +492,7 @@ static void check_whole(struct __test_metadata *_metadata, bool reset_at_rest)
 	ASSERT_EQ(cow_sysctl_write("cow_stats", 1), 0);
 	if (reset_at_rest) {
 		EXPECT_EQ(cow_hist_total(&copy), s.v[COW_FAULTS]);
-		/* One reuse in 32 is timed, or none in the time between two switches. */
+		/* One reuse in 31 is timed, or none in the time between two switches. */
 		EXPECT_GE(cow_hist_total(&fault), s.v[COW_FAULTS]);
 	}
 	EXPECT_LE(s.v[COW_MIN_NS], s.v[COW_AVG_NS]);
