@@ -5,6 +5,7 @@
  */
 #include <linux/gfp.h>
 #include <linux/highmem.h>
+#include <linux/kprobes.h>
 #include <linux/memcontrol.h>
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
@@ -1093,6 +1094,78 @@ static void folio_needs_block(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
+#if defined(CONFIG_KPROBES) && defined(CONFIG_TRANSPARENT_HUGEPAGE)
+/* The counts of a folio when the mapping of its PMD, which was split, goes */
+static struct {
+	const struct folio *folio;
+	int refs;
+	int mapcount;
+} in_split;
+
+static int look_in_split(struct kprobe *kp, struct pt_regs *regs)
+{
+	struct folio *folio = (struct folio *)regs_get_kernel_argument(regs, 0);
+
+	if (folio == in_split.folio) {
+		in_split.refs = folio_ref_count(folio);
+		in_split.mapcount = folio_mapcount(folio);
+	}
+	return 0;
+}
+
+static struct folio *map_pmd(struct kunit *test, unsigned long addr)
+{
+	static const struct thp_settings huge = { .always = BIT(PMD_ORDER) };
+	struct vm_area_struct *vma;
+	pmd_t pmd;
+
+	set_thp_settings(&huge);
+	mmap_read_lock(current->mm);
+	vma = vma_lookup(current->mm, addr);
+	handle_mm_fault(vma, addr, FAULT_FLAG_WRITE, NULL);
+	pmd = pmdp_get(pmd_off(current->mm, addr));
+	mmap_read_unlock(current->mm);
+	KUNIT_ASSERT_TRUE(test, pmd_trans_huge(pmd));
+	/* A batch of the LRU has a reference. */
+	lru_add_drain_all();
+	return pfn_folio(pmd_pfn(pmd));
+}
+
+/*
+ * cow_precopy_refs_known() relies on it: a mapping has a reference as long as it is
+ * counted. Unmapping one page splits the mapping of the rest.
+ */
+static void split_pmd_has_references(struct kunit *test)
+{
+	struct kprobe kp = {
+		.symbol_name = "folio_remove_rmap_pmd",
+		.pre_handler = look_in_split,
+	};
+	unsigned long addr;
+	struct folio *folio;
+
+	addr = kunit_vm_mmap(test, NULL, 0, 2 * PMD_SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, 0);
+	KUNIT_ASSERT_NE(test, addr, 0);
+	addr = ALIGN(addr, PMD_SIZE);
+	folio = map_pmd(test, addr);
+	KUNIT_ASSERT_EQ(test, folio_ref_count(folio), 1);
+
+	in_split.folio = folio;
+	KUNIT_ASSERT_EQ(test, register_kprobe(&kp), 0);
+	vm_munmap(addr, PAGE_SIZE);
+	unregister_kprobe(&kp);
+	KUNIT_EXPECT_EQ(test, in_split.mapcount, HPAGE_PMD_NR + 1);
+	KUNIT_EXPECT_EQ(test, in_split.refs, in_split.mapcount);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), HPAGE_PMD_NR - 1);
+}
+#else
+static void split_pmd_has_references(struct kunit *test)
+{
+	kunit_skip(test, "no kprobes in this configuration");
+}
+#endif
+
 static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE_PARAM(folio_sizes, order_gen_params),
 	KUNIT_CASE_PARAM(folio_allowed, allowed_gen_params),
@@ -1127,6 +1200,7 @@ static struct kunit_case cow_folio_cases[] = {
 	KUNIT_CASE(folio_page_copied_alone),
 	KUNIT_CASE(folio_partly_unmapped),
 	KUNIT_CASE(folio_is_split),
+	KUNIT_CASE(split_pmd_has_references),
 	{}
 };
 

@@ -562,8 +562,9 @@ static int reset_as_contained_root(struct cow_child *self, void *arg)
 
 	(void)self;
 	(void)arg;
+	/* Not built, switched off, or forbidden */
 	if (unshare(CLONE_NEWUSER))
-		return errno == EINVAL ? 77 : 1;
+		return errno == EINVAL || errno == ENOSPC || errno == EPERM ? 77 : 1;
 	fd = open(COW_STATS_FILE, O_WRONLY);
 	if (fd < 0)
 		return 2;

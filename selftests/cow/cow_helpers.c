@@ -279,26 +279,72 @@ static void __attribute__((constructor)) end_rseq(void)
 #endif
 }
 
+/* NUMA hints add faults, and a page that is being migrated has a reference more. */
+static void keep_pages_quiet(struct cow_undo *undo)
+{
+	undo->nr = 0;
+	if (!cow_may_change())
+		return;
+	cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
+	cow_tweak(undo, "/proc/sys/vm/compaction_proactiveness", "0");
+}
+
+/*
+ * Nothing is copied ahead below the low watermark of the zone that pages come from first,
+ * the last one of this node: each test of what is copied would fail.
+ */
+static bool memory_is_low(void)
+{
+	unsigned long val, free = 0, low = 0, zone_free = 0, zone_low = 0;
+	unsigned int node = 0, here = 0;
+	char line[256];
+	FILE *file;
+
+	file = fopen("/proc/zoneinfo", "r");
+	if (!file)
+		return false;
+	syscall(SYS_getcpu, NULL, &here, NULL);
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "Node %u, zone", &node) == 1 || node != here)
+			continue;
+		if (sscanf(line, " pages free %lu", &val) == 1) {
+			zone_free = val;
+		} else if (sscanf(line, " low %lu", &val) == 1) {
+			zone_low = val;
+		} else if (sscanf(line, " managed %lu", &val) == 1 && val) {
+			free = zone_free;
+			low = zone_low;
+		}
+	}
+	fclose(file);
+	return free <= low + COW_BLOCK;
+}
+
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 {
 	bool any_kernel = ahead == COW_PLAIN && (flags & COW_ANY_KERNEL);
 	const char *reason;
 
 	saved->valid = false;
+	keep_pages_quiet(&saved->quiet);
 	reason = cow_missing();
+	if (reason && any_kernel)
+		return NULL;
 	if (reason)
-		return any_kernel ? NULL : reason;
+		goto undo;
+	reason = "cannot read the vm.cow_* sysctls";
 	if (cow_sysctl_read("cow_stats", &saved->stats) ||
 	    cow_sysctl_read("cow_sample_interval", &saved->sample_interval) ||
 	    cow_sysctl_read("cow_precopy", &saved->precopy) ||
 	    cow_sysctl_read("cow_precopy_pages", &saved->precopy_pages))
-		return "cannot read the vm.cow_* sysctls";
+		goto undo;
 	if (cow_sysctl_read("cow_precopy_max", &saved->precopy_max))
 		saved->precopy_max = -1;
 	saved->valid = true;
 
+	reason = "no vm.cow_precopy_max: this kernel's window does not adapt";
 	if (ahead == COW_ADAPTIVE && saved->precopy_max < 0)
-		return "no vm.cow_precopy_max: this kernel's window does not adapt";
+		goto undo;
 	reason = cow_want("cow_precopy", !!ahead);
 	if (!reason && ahead)
 		reason = cow_want("cow_precopy_pages",
@@ -309,13 +355,17 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	if (!reason && (flags & COW_WANT_STATS) &&
 	    (cow_may_change() || !any_kernel))
 		reason = cow_want("cow_stats", 1);
-	if (reason) {
-		cow_restore(saved);
-		return reason;
-	}
+	if (!reason && ahead && memory_is_low())
+		reason = "no free memory above the low watermark";
+	if (reason)
+		goto undo;
 	/* A quiet kernel log is nice to have, no more. */
 	cow_want("cow_sample_interval", 0);
 	return NULL;
+
+undo:
+	cow_restore(saved);
+	return reason;
 }
 
 const char *cow_setup_pages(struct cow_settings *saved, int ahead, char **p, int nr,
@@ -338,8 +388,9 @@ const char *cow_setup_pages(struct cow_settings *saved, int ahead, char **p, int
 	return NULL;
 }
 
-void cow_restore(const struct cow_settings *saved)
+void cow_restore(struct cow_settings *saved)
 {
+	cow_undo(&saved->quiet);
 	if (!saved->valid)
 		return;
 	cow_want("cow_precopy", saved->precopy);

@@ -109,8 +109,18 @@ int cow_sysctl_write(const char *name, long val);
 /* Set the sysctl to val. NULL, or the reason why that failed */
 const char *cow_want(const char *name, long val);
 
+/* Files in sysfs and the like that a test has changed */
+struct cow_undo {
+	int nr;
+	struct {
+		char path[128];
+		char value[32];
+	} file[16];
+};
+
 struct cow_settings {
-	bool valid;
+	struct cow_undo quiet;	/* what would move pages, or add faults */
+	bool valid;		/* the rest was saved */
 	long stats;
 	long sample_interval;
 	long precopy;
@@ -141,7 +151,7 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
  */
 const char *cow_setup_pages(struct cow_settings *saved, int ahead, char **p, int nr,
 			    __u64 tag);
-void cow_restore(const struct cow_settings *saved);
+void cow_restore(struct cow_settings *saved);
 
 /*
  * NULL if the kernel has both COW_STATS and COW_PRECOPY, else the reason to
@@ -175,15 +185,6 @@ const char *cow_tracefs(void);
 int cow_write_file(const char *path, const char *text);
 int cow_read_long(const char *path, long *val);
 int cow_write_long(const char *path, long val);
-
-/* Files in sysfs and the like that a test has changed */
-struct cow_undo {
-	int nr;
-	struct {
-		char path[128];
-		char value[32];
-	} file[16];
-};
 
 /*
  * Write value to a file and remember what was there ("a [b] c" means b), for

@@ -732,6 +732,7 @@ TEST_F_TIMEOUT(cow_stress, everything, STRESS_TIMEOUT)
 
 	/* What the kernel has of these; all of it needs root. */
 	cow_cgroup_make(self->cgroup, "cow_stress");
+	cow_tweak(&self->undo, "/proc/sys/kernel/numa_balancing", "1");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "always");
 	cow_tweak(&self->undo, THP_DIR "hugepages-64kB/enabled", "madvise");
 	cow_tweak(&self->undo, COW_KSM_DIR "sleep_millisecs", "20");

@@ -63,6 +63,7 @@ struct shared {
 FIXTURE(process_counts)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	struct shared *sh;
 	size_t ps;
 };
@@ -86,6 +87,7 @@ FIXTURE_SETUP(process_counts)
 
 FIXTURE_TEARDOWN_PARENT(process_counts)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 }
 
@@ -853,19 +855,16 @@ static int writes_once(struct cow_child *self, void *arg)
 TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 {
 	struct cow_stats before, after, delta;
-	struct cow_undo undo = {};
 	struct cow_child child;
 	char *split, *reused;
 	const char *reason;
 
 	if (variant->ahead)
 		SKIP(return, "pages are counted without windows");
-	reason = cow_map_huge(&undo, &split, cow_pmd_size(), 1) ?:
-		 cow_map_huge(&undo, &reused, cow_pmd_size(), 1);
-	if (reason) {
-		cow_undo(&undo);
+	reason = cow_map_huge(&self->undo, &split, cow_pmd_size(), 1) ?:
+		 cow_map_huge(&self->undo, &reused, cow_pmd_size(), 1);
+	if (reason)
 		SKIP(return, "%s", reason);
-	}
 	ASSERT_EQ(cow_child_idle(&child), 0);
 	ASSERT_EQ(count_one_write(split, &delta), 0);
 	EXPECT_EQ(delta.v[COW_PMD_SPLIT], 1ULL);
@@ -887,7 +886,6 @@ TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 	EXPECT_EQ(delta.v[COW_CHILDREN_PMD_SPLIT], 1ULL);
 	EXPECT_EQ(delta.v[COW_CHILDREN_PMD_REUSED], 0ULL);
 	EXPECT_EQ(delta.v[COW_CHILDREN_UNSHARED], 0ULL);
-	cow_undo(&undo);
 }
 
 /*

@@ -43,7 +43,9 @@ static int make_instance(char instance[64])
 	if (!cow_tracefs())
 		return -ENOENT;
 	snprintf(instance, 64, "%s/instances/cow_switching", cow_tracefs());
-	if (mkdir(instance, 0700) && errno != EEXIST) {
+	/* Of a run that was killed: the event is on in it. */
+	rmdir(instance);
+	if (mkdir(instance, 0700)) {
 		instance[0] = '\0';
 		return -errno;
 	}
