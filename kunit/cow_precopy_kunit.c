@@ -290,13 +290,13 @@ static void read_lru_sizes(struct lruvec *lruvec, struct lru_sizes *sizes)
 	}
 }
 
-/* Every third page from another zone, where there is one. */
+/* The second half of the pages from another zone, where there is one. */
 static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 	struct page *page = NULL;
 
-	if (IS_ENABLED(CONFIG_ZONE_DMA) && f->nr_copies++ % 3 == 1)
+	if (IS_ENABLED(CONFIG_ZONE_DMA) && f->nr_copies++ >= 8)
 		page = alloc_page(GFP_KERNEL | GFP_DMA);
 	if (!page)
 		page = alloc_page(GFP_HIGHUSER_MOVABLE);
@@ -314,7 +314,7 @@ static void copies_are_on_the_lru(struct kunit *test)
 	struct lruvec *lruvec;
 	unsigned int i;
 
-	cowt_set_window(7);
+	cowt_set_window(15);
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_zones_stub);
@@ -325,7 +325,7 @@ static void copies_are_on_the_lru(struct kunit *test)
 	read_lru_sizes(lruvec, &before);
 	cowt_write_fault(test, FAULT);
 	read_lru_sizes(lruvec, &after);
-	for (i = FAULT; i <= FAULT + 7; i++)
+	for (i = FAULT; i <= FAULT + 15; i++)
 		copies.zone[page_zonenum(cowt_read_page(test, current->mm, i))]++;
 	for (i = 0; i < MAX_NR_ZONES; i++) {
 		KUNIT_EXPECT_EQ_MSG(test, after.zone[i] - before.zone[i], copies.zone[i],
@@ -335,8 +335,32 @@ static void copies_are_on_the_lru(struct kunit *test)
 					    copies.zone[i],
 					    "pages of zone %u more on the list", i);
 	}
-	cowt_expect_region(test, COPIED(7));
-	cowt_expect_counts(test, 7, COW_SKIP_NONE, 0);
+	cowt_expect_region(test, COPIED(15));
+	cowt_expect_counts(test, 15, COW_SKIP_NONE, 0);
+}
+
+/* Few copies wait in this CPU's batch, as that of any other fault does. */
+static void few_copies_wait(struct kunit *test)
+{
+	struct lru_sizes before, after;
+	struct fixture *f = test->priv;
+	struct lruvec *lruvec;
+	unsigned int i;
+
+	cowt_set_window(2);
+	cowt_share_pages(test, ALL_PAGES);
+	lru_add_drain_all();
+	rcu_read_lock();
+	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
+	rcu_read_unlock();
+	read_lru_sizes(lruvec, &before);
+	cowt_write_fault(test, FAULT);
+	read_lru_sizes(lruvec, &after);
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		KUNIT_EXPECT_EQ_MSG(test, after.zone[i], before.zone[i],
+				    "pages more in zone %u", i);
+	cowt_expect_region(test, COPIED(2));
+	cowt_expect_counts(test, 2, COW_SKIP_NONE, 0);
 }
 
 /* Each copy lies below the one before, the next page's copy in the frame before it. */
@@ -846,6 +870,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(neighbour_in_lru_batch),
 	KUNIT_CASE_PARAM(copies_are_old, young_gen_params),
 	KUNIT_CASE(copies_are_on_the_lru),
+	KUNIT_CASE(few_copies_wait),
 	KUNIT_CASE(copies_downward),
 	KUNIT_CASE(fault_reuses),
 	KUNIT_CASE(fault_on_zero_page),
