@@ -14,7 +14,7 @@ import sys
 DEEPEST = 8
 # What printk and its options put before a line
 PRINTK = re.compile(r"(<\d+>)?(\[ *\d+\.\d+\] ?)?(\[ *[TC]\d+\] ?)?")
-PLAN = re.compile(r"1\.\.(\d+)")
+PLAN = re.compile(r"1\.\.(\d+)(?: *# *SKIP *(.*))?")
 TITLE = re.compile(r"(Subtest: |selftests: (?:[^ ]*: )?)(.*)")
 RESULT = re.compile(r"(not )?ok \d+(?: |$)(.*)")
 DIRECTIVE = re.compile(r"(?:^| )# *")
@@ -31,6 +31,7 @@ class Level:
         self.results = []
         self.seen = 0
         self.plan = None
+        self.reason = ""  # why all are skipped
         self.title = ""
 
     def add(self, status, name, message=""):
@@ -65,7 +66,7 @@ class Parser:
         level = self.levels[depth]
         plan, title, result = PLAN.match(text), TITLE.match(text), RESULT.match(text)
         if plan:
-            level.plan, level.seen = int(plan[1]), 0
+            level.plan, level.seen, level.reason = int(plan[1]), 0, plan[2] or ""
         elif title and depth:
             # KUnit's is said by the subtests, kselftest's by the test
             self.levels[depth - title[1].startswith("Subtest")].title = title[2]
@@ -83,7 +84,7 @@ class Parser:
         level.seen += 1
         status = "pass" if ok or directive.startswith("XFAIL") else "fail"
         if directive.startswith("SKIP"):
-            status, directive = "skip", directive[4:].lstrip(" :")
+            status, directive = "skip", directive[4:].lstrip(" :") or below.reason
         if below.results:
             self.result_of_subtests(level, below, status, name, directive)
         elif status != "skip" and below.plan:

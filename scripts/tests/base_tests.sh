@@ -235,6 +235,13 @@ test_ktap()
 	done
 }
 
+# A program that skips all of its tests says why in its plan.
+test_ktap_reason()
+{
+	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$ROOT/fixtures/ktap/kselftest-all-skip.log" > "$SCRATCH/got"
+	want_same "$(head -n 1 "$SCRATCH/got")" $'skip\tone\tno vm.cow_precopy: the kernel lacks the series'
+}
+
 # fake_legs COMMAND: legs of check that depend on each other, and COMMAND
 fake_legs()
 {
