@@ -687,6 +687,7 @@ struct race {
 	struct task_struct *task;
 	struct completion begun;
 	struct completion over;
+	bool resetting;
 	bool counted;
 	u64 copy_ns;
 };
@@ -768,6 +769,8 @@ static int count_slowly(void *arg)
 
 	preempt_disable();
 	complete(&race->begun);
+	while (!READ_ONCE(race->resetting))
+		cpu_relax();
 	mdelay(HOLD_UP_MS);
 	WRITE_ONCE(race->counted, true);
 	preempt_enable();
@@ -782,6 +785,7 @@ static void reset_waits_for_counting(struct kunit *test)
 
 	need_two_cpus(test);
 	race = begin_race(test, count_slowly);
+	WRITE_ONCE(race->resetting, true);
 	cow_stats_reset();
 	KUNIT_EXPECT_TRUE(test, READ_ONCE(race->counted));
 	end_race(race);
