@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cow_bench.h"
+#include "cow_marker.h"
 
 /*
  * Snapshot: threads write an array of words, thread t the words t, t + n, ...,
@@ -506,13 +507,18 @@ static int storm_cycle(struct bench_rep *rep, size_t k)
 {
 	const __u32 *order = rep->plan->order + k * 2 * STORM_WRITES %
 			     (rep->plan->nr - 2 * STORM_WRITES);
+	bool mark = rep->marked && rep->pass == BENCH_TIMING;
 	int i, ret, status = 0;
 	__u64 start;
 
 	bench_look_at_frames(rep);
 	bench_count_begin(rep);
 	start = bench_now();
+	if (mark)
+		cow_marker_start();
 	ret = storm_fork(rep, order, &status);
+	if (mark)
+		cow_marker_stop();
 	start = bench_since(start, bench_now());
 	bench_count_end(rep, false);
 	if (ret)
