@@ -128,6 +128,7 @@ static void reused_untimed(struct kunit *test)
 	struct fixture *f = test->priv;
 	struct fault_counts before;
 	unsigned int i;
+	int ticks;
 
 	cowt_share_pages(test, ALL_PAGES);
 	for (i = 0; i < nr; i++)
@@ -138,8 +139,11 @@ static void reused_untimed(struct kunit *test)
 	/* A batch of the LRU is a second user; the ticks are of this CPU. */
 	lru_add_drain_all();
 	migrate_disable();
+	ticks = this_cpu_read(cow_reuse_ticks);
 	for (i = 0; i < nr; i++)
 		cowt_write_fault(test, i);
+	/* Whole periods: the next sample is as far away as before. */
+	KUNIT_EXPECT_EQ(test, this_cpu_read(cow_reuse_ticks), ticks);
 	migrate_enable();
 	expect_more(test, &before, &more);
 	BUILD_BUG_ON(NR_PAGES < COW_REUSE_TIMED);

@@ -218,7 +218,7 @@ struct policy_case {
 	bool of_vma;
 };
 
-#define NR_ODD_CASES		20
+#define NR_ODD_CASES		21
 #define NR_FLAGS_CASES		2
 #define NR_REFUSED_CASES	4
 #define NR_RACE_CASES		5

@@ -210,14 +210,19 @@ static void odd_unswapcache(struct kunit *test)
 }
 
 /* The swap cache has a reference. */
-static void odd_exclusive_swapcache(struct kunit *test)
+static void odd_swapcache_alone(struct kunit *test)
 {
-	cowt_odd_write_and_protect(test);
 	folio_set_swapcache(cowt_odd_folio(test));
 	folio_get(cowt_odd_folio(test));
 }
 
-static void odd_exclusive_unswapcache(struct kunit *test)
+static void odd_exclusive_swapcache(struct kunit *test)
+{
+	cowt_odd_write_and_protect(test);
+	odd_swapcache_alone(test);
+}
+
+static void odd_unswapcache_alone(struct kunit *test)
 {
 	folio_clear_swapcache(odd_old_folio(test));
 	folio_put(odd_old_folio(test));
@@ -380,9 +385,15 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 		.copy = COW_SKIP_PINNED,
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
+		.desc = "in the swap cache",
+		.late = odd_swapcache_alone,
+		.undo = odd_unswapcache_alone,
+		.needs = IS_ENABLED(CONFIG_SWAP),
+		.reuse = COW_SKIP_EXCLUSIVE,
+	}, {
 		.desc = "exclusive, in the swap cache",
 		.late = odd_exclusive_swapcache,
-		.undo = odd_exclusive_unswapcache,
+		.undo = odd_unswapcache_alone,
 		.needs = IS_ENABLED(CONFIG_SWAP),
 		.dirty = true,
 		.copy = COW_SKIP_EXCLUSIVE,

@@ -279,14 +279,12 @@ static void __attribute__((constructor)) end_rseq(void)
 #endif
 }
 
-/* NUMA hints add faults, and a page that is being migrated has a reference more. */
-static void keep_pages_quiet(struct cow_undo *undo)
+/* Their hints add faults, and a page that is being migrated has a reference more. */
+static void stop_numa_balancing(struct cow_undo *undo)
 {
 	undo->nr = 0;
-	if (!cow_may_change())
-		return;
-	cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
-	cow_tweak(undo, "/proc/sys/vm/compaction_proactiveness", "0");
+	if (cow_may_change())
+		cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
 }
 
 /*
@@ -317,7 +315,8 @@ static bool memory_is_low(void)
 		}
 	}
 	fclose(file);
-	return free <= low + COW_BLOCK;
+	/* A node without memory has no such zone. */
+	return low && free <= low + COW_BLOCK;
 }
 
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
@@ -326,7 +325,7 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	const char *reason;
 
 	saved->valid = false;
-	keep_pages_quiet(&saved->quiet);
+	stop_numa_balancing(&saved->quiet);
 	reason = cow_missing();
 	if (reason && any_kernel)
 		return NULL;

@@ -119,7 +119,7 @@ struct cow_undo {
 };
 
 struct cow_settings {
-	struct cow_undo quiet;	/* what would move pages, or add faults */
+	struct cow_undo quiet;	/* what would add faults */
 	bool valid;		/* the rest was saved */
 	long stats;
 	long sample_interval;
