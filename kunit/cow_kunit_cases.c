@@ -385,18 +385,18 @@ const struct odd_case cowt_odd_cases[NR_ODD_CASES] = {
 		.copy = COW_SKIP_PINNED,
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
-		.desc = "in the swap cache",
-		.late = odd_swapcache_alone,
-		.undo = odd_unswapcache_alone,
-		.needs = IS_ENABLED(CONFIG_SWAP),
-		.reuse = COW_SKIP_EXCLUSIVE,
-	}, {
 		.desc = "exclusive, in the swap cache",
 		.late = odd_exclusive_swapcache,
 		.undo = odd_unswapcache_alone,
 		.needs = IS_ENABLED(CONFIG_SWAP),
 		.dirty = true,
 		.copy = COW_SKIP_EXCLUSIVE,
+		.reuse = COW_SKIP_EXCLUSIVE,
+	}, {
+		.desc = "in the swap cache",
+		.late = odd_swapcache_alone,
+		.undo = odd_unswapcache_alone,
+		.needs = IS_ENABLED(CONFIG_SWAP),
 		.reuse = COW_SKIP_EXCLUSIVE,
 	}, {
 		.desc = "pinned",
