@@ -322,6 +322,8 @@ static void copies_are_on_the_lru(struct kunit *test)
 	rcu_read_lock();
 	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
 	rcu_read_unlock();
+	/* What waits in batches would change the lists as well. */
+	lru_add_drain_all();
 	read_lru_sizes(lruvec, &before);
 	cowt_write_fault(test, FAULT);
 	read_lru_sizes(lruvec, &after);

@@ -680,6 +680,7 @@ static void reset_while_counting(struct kunit *test)
  * @task: the thread of the test
  * @begun: it runs
  * @over: it has done its part
+ * @resetting: the test is about to reset the counters
  * @counted: it has counted what it began to count
  * @copy_ns: what it has read
  */

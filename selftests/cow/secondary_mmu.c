@@ -116,6 +116,8 @@ FIXTURE_SETUP(secondary_mmu)
 	unsigned int page;
 	const char *reason;
 
+	/* In the LRU batch of another CPU, pages are not copied ahead. */
+	ASSERT_EQ(cow_pin_cpu(), 0);
 	reason = cow_setup_folios(&self->saved, &self->undo, variant->ahead,
 				  variant->folios, COW_ANY_KERNEL);
 	if (reason)
@@ -658,6 +660,7 @@ static void *read_all_the_time(void *arg)
 	unsigned int written, page;
 	int ret, tag;
 
+	cow_leave_cpu();
 	do {
 		written = __atomic_load_n(&race->written, __ATOMIC_ACQUIRE);
 		ret = device_read(race->fd, race->area, race->buf, race->ps);
