@@ -196,24 +196,17 @@ static void odd_unlock(struct kunit *test)
 	folio_unlock(odd_old_folio(test));
 }
 
-/* One reference is the swap cache's, one is extra. */
-static void odd_swapcache(struct kunit *test)
-{
-	folio_set_swapcache(cowt_odd_folio(test));
-	folio_ref_add(cowt_odd_folio(test), 2);
-}
-
-static void odd_unswapcache(struct kunit *test)
-{
-	folio_clear_swapcache(odd_old_folio(test));
-	folio_put_refs(odd_old_folio(test), 2);
-}
-
 /* The swap cache has a reference. */
 static void odd_swapcache_alone(struct kunit *test)
 {
 	folio_set_swapcache(cowt_odd_folio(test));
 	folio_get(cowt_odd_folio(test));
+}
+
+static void odd_unswapcache_alone(struct kunit *test)
+{
+	folio_clear_swapcache(odd_old_folio(test));
+	folio_put(odd_old_folio(test));
 }
 
 static void odd_exclusive_swapcache(struct kunit *test)
@@ -222,10 +215,16 @@ static void odd_exclusive_swapcache(struct kunit *test)
 	odd_swapcache_alone(test);
 }
 
-static void odd_unswapcache_alone(struct kunit *test)
+static void odd_swapcache(struct kunit *test)
 {
-	folio_clear_swapcache(odd_old_folio(test));
-	folio_put(odd_old_folio(test));
+	odd_swapcache_alone(test);
+	odd_get(test);
+}
+
+static void odd_unswapcache(struct kunit *test)
+{
+	odd_unswapcache_alone(test);
+	odd_put(test);
 }
 
 static void odd_pin(struct kunit *test)

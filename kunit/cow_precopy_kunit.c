@@ -290,6 +290,20 @@ static void read_lru_sizes(struct lruvec *lruvec, struct lru_sizes *sizes)
 	}
 }
 
+/* That of the pages. What waits in batches would change its lists as well. */
+static struct lruvec *quiet_lruvec(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+	struct lruvec *lruvec;
+
+	lru_add_drain_all();
+	/* The folio is charged: its memory cgroup stays. */
+	rcu_read_lock();
+	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
+	rcu_read_unlock();
+	return lruvec;
+}
+
 /* The second half of the pages from another zone, where there is one. */
 static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long addr)
 {
@@ -310,7 +324,6 @@ static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long 
 static void copies_are_on_the_lru(struct kunit *test)
 {
 	struct lru_sizes before, after, copies = {};
-	struct fixture *f = test->priv;
 	struct lruvec *lruvec;
 	unsigned int i;
 
@@ -318,12 +331,7 @@ static void copies_are_on_the_lru(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
 	kunit_activate_static_stub(test, cow_precopy_alloc, alloc_zones_stub);
-	/* The folio is charged: its memory cgroup stays. */
-	rcu_read_lock();
-	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
-	rcu_read_unlock();
-	/* What waits in batches would change the lists as well. */
-	lru_add_drain_all();
+	lruvec = quiet_lruvec(test);
 	read_lru_sizes(lruvec, &before);
 	cowt_write_fault(test, FAULT);
 	read_lru_sizes(lruvec, &after);
@@ -345,16 +353,12 @@ static void copies_are_on_the_lru(struct kunit *test)
 static void few_copies_wait(struct kunit *test)
 {
 	struct lru_sizes before, after;
-	struct fixture *f = test->priv;
 	struct lruvec *lruvec;
 	unsigned int i;
 
 	cowt_set_window(2);
 	cowt_share_pages(test, ALL_PAGES);
-	lru_add_drain_all();
-	rcu_read_lock();
-	lruvec = folio_lruvec(page_folio(f->parent.pages[FAULT].page));
-	rcu_read_unlock();
+	lruvec = quiet_lruvec(test);
 	read_lru_sizes(lruvec, &before);
 	cowt_write_fault(test, FAULT);
 	read_lru_sizes(lruvec, &after);
