@@ -1088,7 +1088,7 @@ static bool model_in_reach(const struct gather_space *g, unsigned int fault,
 	       !((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK);
 }
 
-/* In each page table, the first 16 pages are looked at, and then one in three. */
+/* As cow_run(). */
 static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 			      int step, unsigned int limit)
 {

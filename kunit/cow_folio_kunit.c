@@ -717,7 +717,7 @@ static void folio_memory_policy(struct kunit *test)
 	expect_pages(test, FAULT, FOLIO);
 }
 
-/* Room is asked for before a large folio is. */
+/* Asked before a large folio is allocated. */
 static bool folio_no_room_stub(struct vm_area_struct *vma, unsigned int order,
 			       unsigned int nr)
 {
@@ -929,7 +929,7 @@ static void race_unmap_all_in_child(struct kunit *test)
 	u64 pages = FOLIO;
 	unsigned int i;
 
-	/* To look at it later. Not earlier: a page with unknown references is left out. */
+	/* For the checks below. Earlier, the page would be left out for this reference. */
 	folio_get(page_folio(f->parent.pages[FAULT].page));
 	for (i = 0; i < NR_PAGES; i++)
 		if (has_page(pages, i))

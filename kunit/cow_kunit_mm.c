@@ -577,8 +577,8 @@ void cowt_copied_ahead(struct kunit *test, u64 pages, bool used)
 }
 
 /*
- * Rule 4 goes by demand faults, of which not every configuration has a trace in the PTE,
- * and by the pages that the VMA has in the page table: leave it only the region.
+ * Rule 4 needs demand faults, which not every configuration can tell by the PTE, and goes
+ * by the pages that the VMA has in the page table: leave it only the region.
  * Call this before any page is touched.
  */
 void cowt_need_demand(struct kunit *test)

@@ -290,7 +290,7 @@ static void read_lru_sizes(struct lruvec *lruvec, struct lru_sizes *sizes)
 	}
 }
 
-/* That of the pages. What waits in batches would change its lists as well. */
+/* The lruvec of the pages, once no page waits in a batch any more. */
 static struct lruvec *quiet_lruvec(struct kunit *test)
 {
 	struct fixture *f = test->priv;
@@ -565,7 +565,7 @@ static void throttle_stub(struct page *copy)
 	throttled_page = copy;
 }
 
-/* By the page that the program has asked for, as a fault that copies only that one. */
+/* By the faulting page alone, as in a fault that copies only that one. */
 static void throttles(struct kunit *test)
 {
 	struct page_state is;
@@ -636,7 +636,7 @@ static void no_room(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
-/* More than there is: below the low watermark of a zone, whatever is free. */
+/* More pages than any zone has: that is below its low watermark. */
 static void no_room_in_zone(struct kunit *test)
 {
 	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
@@ -644,7 +644,7 @@ static void no_room_in_zone(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, cow_precopy_has_room(vma, 0, INT_MAX / 2));
 }
 
-/* A node that the task may not have memory from has no room for it. */
+/* Nodes outside of the cpuset have no room. */
 static void no_room_in_cpuset(struct kunit *test)
 {
 #if defined(CONFIG_CPUSETS) && defined(CONFIG_NUMA)

@@ -69,8 +69,7 @@ build_failed()
 	leave 0
 }
 
-# kernel_to_boot ARCH: builds the one with the series' options on that the behaviour is
-# looked at in. Sets OUT.
+# kernel_to_boot ARCH: builds the kernel to test, with the series' options on. Sets OUT.
 kernel_to_boot()
 {
 	ARCH=$1
@@ -91,7 +90,7 @@ job_failed()
 		ON_FAILED_JOB=job_failed_again
 		run_job "$1"
 		ON_FAILED_JOB=job_failed
-		warn "the patched kernel did not survive it at first: $2; see $1.first"
+		warn "the patched kernel failed at first: $2; see $1.first"
 		return
 	fi
 	job_failed_again "$@"
@@ -104,14 +103,14 @@ RUN_BASE_FIRST=
 job_failed_again()
 {
 	[ -z "$RUN_BASE_FIRST" ] || "$RUN_BASE_FIRST"
-	fail "the patched kernel does not survive it: $2"
+	fail "the patched kernel does not survive the test: $2"
 	leave 0
 }
 
 # base_failed DIR WHY: there is nothing to compare the submission with
 base_failed()
 {
-	die "the base does not survive it itself: $2"
+	die "the base does not survive the test itself: $2"
 }
 
 # enable_options: new options are off by default: switch them on to test them. Those of

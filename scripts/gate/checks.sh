@@ -5,7 +5,7 @@
 
 #
 # Checks. One file each, GROUP-NAME, with a header of "# Field: text" lines:
-# Check (what it looks at), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
+# Check (what it checks), Cost (minutes), Quick (yes), Needs (PROGRAM PACKAGE,
 # any number), Arch (whose packages it needs, too: arch_packages), Uses (other files
 # of ours that decide its verdict), Queue and Tree (gate: it works on the gate's own
 # tree): see scripts/gate/README.md.

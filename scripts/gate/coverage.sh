@@ -38,7 +38,7 @@ why_no_verdict()
 		[ -n "${looked[$arch]-}" ] || looked[$arch]=$(gate_report behaviour "$LOGS/gate.json" "$arch")
 		[ "${looked[$arch]}" -gt 0 ] || unseen+=("$file")
 	done < <(cow_code_touched)
-	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no check that runs the kselftests looked at it"
+	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no check ran the kselftests on it"
 }
 
 # say_what_to_run: what to do about it
@@ -53,7 +53,7 @@ say_what_to_run()
 	END
 }
 
-# show_coverage: which checks looked at it and which did not; why those were skipped is in
+# show_coverage: which checks ran and which did not; why those were skipped is in
 # the table
 show_coverage()
 {

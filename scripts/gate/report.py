@@ -9,11 +9,11 @@ report.py verdict FOLDER NAME SECONDS STATUS [--moved]
 report.py show FOLDER                  the same of a check that was run before
 report.py collect GATE FOLDER LOG CHECK...
     the verdicts of all chosen checks as one JSON file, GATE; LOG has one line for
-    each check that ended: NAME TAB FOLDER TAB known|new. FOLDER is named for others
+    each check that ended: NAME TAB FOLDER. FOLDER is named for others
 report.py table|results|ktap|counts|switched GATE   on standard output
 report.py behaviour GATE ARCH          how many ran the kselftests on it: any, x86, arm64
 report.py coverage GATE OPTIONS CHECK...
-    which of all checks looked at it, which did not; OPTIONS left some out
+    which of all checks ran, which did not; OPTIONS left some out
 report.py markdown GATE FACTS CHECKS
     FACTS: JSON with title, kernel, about, patches, unseen (why it is no verdict on
     behaviour), form_only (that it was asked for so), switched (what was switched on);
@@ -111,7 +111,7 @@ def show(folder, known):
 
 def collect(gate, folder, log, checks):
     """In the order of the checks, whichever ended first."""
-    ended = dict(line.split("\t")[:2] for line in read_text(log).splitlines())
+    ended = dict(line.split("\t") for line in read_text(log).splitlines())
     results = []
     for name in checks:
         result = load_verdict(ended[name]) if name in ended else None
@@ -153,9 +153,9 @@ def behaviour(results, arch):
 
 
 def coverage(results, options, names):
-    """Which checks looked at it; why the others did not is in the table."""
+    """Which checks ran; why the others did not is in the table."""
     chosen = {result["check"] for result in results}
-    rows = (("looked at it", [result["check"] for result in results if looked(result)]),
+    rows = (("ran", [result["check"] for result in results if looked(result)]),
             ("skipped", [result["check"] for result in results if result["verdict"] == "skip"]),
             ("could not be run", [result["check"] for result in results if result["verdict"] == "error"]),
             ("not chosen" + (f" by {options}" if options else ""),
@@ -233,7 +233,7 @@ def markdown(results, facts, checks):
         print(f"{number}. {subject}")
     if facts["switched"]:
         print("\n```\n" + facts["switched"] + "\n```")
-    print("\n| verdict | check | seconds | what it looks at | result |\n|---|---|---|---|---|")
+    print("\n| verdict | check | seconds | what it checks | result |\n|---|---|---|---|---|")
     for result in results:
         cells = [result["verdict"], result["check"], str(result["seconds"]),
                  checks.get(result["check"], ""), result["summary"].replace("|", "\\|")]

@@ -230,7 +230,7 @@ on_two_nodes()
 run_selftests()
 {
 	local dir=$LOGS/guest seconds=${TIMEOUT:-4800}
-	# A busy host makes all of them slow, but a test ends after 900 s of the guest's time.
+	# A busy host makes all of them slow, but the runner ends a program: see settings there.
 	local GUEST_SILENCE=${GUEST_SILENCE:-1800}
 	mkdir -p "$SCRATCH/job.dir"
 	selftest_job > "$SCRATCH/job.dir/job"

@@ -130,7 +130,7 @@ run_kunit()
 	judge_kunit "$arch" "$status"
 }
 
-# kunit.py and the kernel that it starts in a process group of their own.
+# kunit_py TREE COMMAND...: kunit.py, in a tree
 kunit_py()
 {
 	local tree=$1

@@ -152,20 +152,20 @@ passed_in()
 # another one whenever anything but the mutants and their tests has changed.
 KILLED=${COW_KILLED-}
 
-# memory_of FILE: that of this very mutant and test
-memory_of()
+# killed_marker FILE: the file that says so of this version of a mutant and its test
+killed_marker()
 {
 	echo "$KILLED/$(mutant_name "$1").$(content_of_mutant "$1")"
 }
 
 was_killed()
 {
-	[ -n "$KILLED" ] && [ -e "$(memory_of "$1")" ]
+	[ -n "$KILLED" ] && [ -e "$(killed_marker "$1")" ]
 }
 
 remember_killed()
 {
-	[ -z "$KILLED" ] || { mkdir -p "$KILLED" && : > "$(memory_of "$1")"; }
+	[ -z "$KILLED" ] || { mkdir -p "$KILLED" && : > "$(killed_marker "$1")"; }
 }
 
 #

@@ -187,7 +187,7 @@ test_gate_base_panics()
 	STATUS=0
 	OUT=$SCRATCH/output
 	( LEAVING=; trap - EXIT; job_failed "$SCRATCH/job" 'it panics' ) > "$OUT" 2>&1 || STATUS=$?
-	want_status 2 && want_output 'the base does not survive it itself' && want_same "$(cat "$FINDINGS")" ''
+	want_status 2 && want_output 'the base does not survive the test itself' && want_same "$(cat "$FINDINGS")" ''
 }
 
 # The newest of a check's results stay, while the other queue comes and goes beside.

@@ -14,14 +14,14 @@ test_gate_needs_behaviour()
 	fake_check behaviour-none '#' 0 'not_applicable "no kernel"'
 	fake_check behaviour-kselftest '#' 0
 	box gate --base 6.12 && want_status 0 &&
-	want_output '^looked at it [(]2[)]: form-fine behaviour-kselftest$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
+	want_output '^ran [(]2[)]: form-fine behaviour-kselftest$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
 	box gate --base 6.12 --skip behaviour-kselftest --markdown "$SCRATCH/report.md" && want_status 2 &&
-	want_output '^it changes mm/memory.c, but no check that runs the kselftests looked at it: no verdict$' &&
+	want_output '^it changes mm/memory.c, but no check ran the kselftests on it: no verdict$' &&
 	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-kselftest$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
 	box gate --base 6.12 --only 'form-*' && want_status 2 &&
-	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no check that runs the kselftests looked at it' || return
+	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no check ran the kselftests on it' || return
 	# a failure needs no other look
 	fake_check form-bad '#' 0 'fail "that is wrong"'
 	box gate --base 6.12 --only 'form-*' && want_status 1 || return
@@ -47,7 +47,7 @@ test_gate_coverage()
 		for check in $checks; do
 			printf '{"check": "%s", "verdict": "%s", "findings": []},' "${check%=*}" "${check#*=}"
 		done | sed 's/^/[/; s/,$/]/' > "$LOGS/gate.json"
-		want_same "$file $checks: $(why_no_verdict)" "$file $checks: ${why:+it changes $file, but no check that runs the kselftests looked at it}" || return
+		want_same "$file $checks: $(why_no_verdict)" "$file $checks: ${why:+it changes $file, but no check ran the kselftests on it}" || return
 	done <<-'END'
 	mm/ksm.c|form-a=pass behaviour-kselftest=pass|
 	mm/ksm.c|form-a=pass behaviour-kselftest=warn|

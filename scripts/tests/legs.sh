@@ -73,7 +73,7 @@ mutants_apply()
 	prepare_tree
 	while read -r file; do
 		only=$(mutant_field "$file" Kernel)
-		[ -z "$only" ] || [ "$only" = "$K_NAME" ] || continue
+		[ -z "$only" ] || [[ " $only " = *" $K_NAME "* ]] || continue
 		verdict=pass
 		kgit -C "$K_TREE" apply --check "$file" || { verdict=fail; status=1; }
 		printf '%s\t%s applies\t\n' "$verdict" "$(mutant_name "$file")" >> "$COW_RESULTS"

@@ -107,7 +107,6 @@ test_mutants_changed()
 # Every run must be like the first; one that was interrupted goes on.
 test_repeat()
 {
-	local dir runs='runs="$BOX/runs"'
 	cat > "$BOX/scripts/cmd/kunit" <<-'END'
 	. "$(dirname "$0")/../lib/base.sh"
 	. "$ROOT/scripts/lib/hash.sh"

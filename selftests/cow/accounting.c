@@ -375,7 +375,7 @@ TEST_F_TIMEOUT(accounting, charged_to_the_writer, TEST_TIMEOUT)
 	EXPECT_GT(SLACK, charge->owner_before - charge->owner_after);
 	EXPECT_LT(FAULTS - SLACK, charge->writer_after - charge->writer_before);
 	EXPECT_GT(FAULTS + SLACK, charge->writer_after - charge->writer_before);
-	/* A page for a page */
+	/* Each copy has replaced a page. */
 	ASSERT_LE(FAULTS - SLACK, charge->rss_before);
 	EXPECT_GT(SLACK, charge->rss_after - charge->rss_before);
 	EXPECT_GT(SLACK, charge->rss_before - charge->rss_after);

@@ -456,7 +456,7 @@ static int writes_to_another(struct cow_child *self, void *arg)
 	return cow_child_end(&c) ? 8 : 0;
 }
 
-/* Whose memory it is pays, not who writes to it. */
+/* The owner of the address space is charged, not who writes to it. */
 TEST_F_TIMEOUT(cgroup_charges, written_from_outside, TEST_TIMEOUT)
 {
 	struct shared *sh = new_shared(self->cgroup);
@@ -661,7 +661,7 @@ static int move_all(const char *from, const char *to)
 	return -EBUSY;
 }
 
-/* Who is in it must be on the way out. */
+/* What is left in it must be exiting. */
 static int remove_left(const char *dir)
 {
 	int i;

@@ -108,8 +108,8 @@ long long cow_cgroup_stat(const char *dir, const char *key)
 	return cow_cgroup_key(dir, "memory.stat", key);
 }
 
-/* Which of its faults memory.stat does not count yet, or another thread's */
-static long long outdo_batches(const char *dir, char *page)
+/* How many faults of this thread, or of others, memory.stat does not count yet */
+static long long overflow_batches(const char *dir, char *page)
 {
 	long nr = 2 * COW_CHARGE_BATCH * (sysconf(_SC_NPROCESSORS_CONF) + 1);
 	size_t ps = cow_page_size();
@@ -128,10 +128,10 @@ void cow_cgroup_add_up(const char *dir, char *page)
 	int i;
 
 	/* The kernel adds up every two seconds, and counts the faults anew then. */
-	missing = outdo_batches(dir, page);
+	missing = overflow_batches(dir, page);
 	for (i = 0; i < 10; i++) {
 		before = missing;
-		missing = outdo_batches(dir, page);
+		missing = overflow_batches(dir, page);
 		if (missing == before)
 			return;
 	}

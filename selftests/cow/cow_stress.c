@@ -415,7 +415,7 @@ static void advise(struct thread *t, enum op op)
 	}
 }
 
-/* It mostly writes, and what is for two page tables at once is rare. */
+/* Mostly writes; operations across two page tables are rare. */
 static enum op next_op(struct thread *t)
 {
 	if (cow_rand(&t->rnd) % 3)
@@ -692,7 +692,7 @@ static void tell_what_there_is(struct __test_metadata *_metadata,
 	       cgroup[0] ? "yes" : "no", seed);
 }
 
-/* Has each operation been done, and the kernel got ahead of some, in either way? */
+/* Was each operation done, and were pages copied ahead, and made writable ahead? */
 static bool all_done(const struct cow_stats *before, int ahead)
 {
 	struct cow_stats now, delta;

@@ -223,7 +223,7 @@ TEST_F_TIMEOUT(errors, children_ignored, TEST_TIMEOUT)
 {
 	EXPECT_EQ(cowstat_prepared(with_odd_signals, "--", "sh", "-c", "exit 5", NULL), 5)
 		TH_LOG("%s", run.errors);
-	/* What was blocked is so for the command; no more. SIGUSR1 is 10, or bit 9. */
+	/* The command has the signal mask of its parent. SIGUSR1 is 10, or bit 9. */
 	EXPECT_EQ(cowstat_prepared(with_odd_signals, "--", "grep", "SigBlk",
 				   "/proc/self/status", NULL), 0);
 	EXPECT_STREQ(run.text, "SigBlk:\t0000000000000200\n");

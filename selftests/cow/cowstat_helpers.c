@@ -599,7 +599,7 @@ double json_double(const char *key)
 	return strtod(json_text(key), NULL);
 }
 
-/* To the nine decimals that are printed of each */
+/* Equal within the nine decimals that are printed */
 bool about(double a, double b)
 {
 	double off = a > b ? a - b : b - a;

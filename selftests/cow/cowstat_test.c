@@ -303,7 +303,7 @@ TEST_F_TIMEOUT(counters, restarted, TEST_TIMEOUT)
 			  i != COW_MIN_NS)
 			TH_LOG("%s", cow_key_names[i]);
 	}
-	/* The shortest gets longer: only if it is another one's shortest */
+	/* The minimum grows: only after a reset */
 	after = before;
 	after.v[COW_MIN_NS]++;
 	EXPECT_TRUE(cow_stats_restarted(&before, &after));
@@ -748,7 +748,7 @@ TEST_F_TIMEOUT(cowstat, pause, TEST_TIMEOUT)
 	EXPECT_EQ(json_ull("faults"), 25ULL);
 	EXPECT_TRUE(about(json_double("faults_per_s"), 25 / seconds));
 
-	/* Not one after the other for what was missed, but each when it is due */
+	/* What was missed is not made up for: each comes when it is due. */
 	for (i = 0; i < 4; i++) {
 		ASSERT_TRUE(next_sample(vmstat_text(1005, 100)));
 		EXPECT_EQ(json_ull("faults"), 0ULL);
@@ -769,7 +769,7 @@ static const char *line_of(const char *text, int nr)
 	return line;
 }
 
-/* No difference is printed that is none, and no sum of what went before it. */
+/* After a reset neither a difference nor an old sum is printed. */
 TEST_F_TIMEOUT(cowstat, reset, TEST_TIMEOUT)
 {
 	char pid[16], *line;

@@ -34,6 +34,7 @@ struct uffdio_move {
 #define KPF_REFERENCED	((__u64)1 << 2)
 #define KPF_UPTODATE	((__u64)1 << 3)
 #define KPF_LRU		((__u64)1 << 5)
+#define KPF_ACTIVE	((__u64)1 << 6)
 #define KPF_ANON	((__u64)1 << 12)
 
 static size_t ps;
@@ -684,6 +685,24 @@ TEST_F_TIMEOUT(mapping_changes, multi_gen_lru, TEST_TIMEOUT)
 	ASSERT_EQ(0, cow_drain_lru());
 	EXPECT_EQ(cow_page_flags(alone) & KPF_REFERENCED,
 		  cow_page_flags(self->p) & KPF_REFERENCED);
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+/* The next page, copied ahead or not, is none: a window of one page is a case of its own. */
+TEST_F_TIMEOUT(mapping_changes, multi_gen_lru_few, TEST_TIMEOUT)
+{
+	const char *next = self->p + 4 * ps;
+	struct cow_child c;
+
+	if (!cow_tweak(&self->undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007"))
+		SKIP(return, "no multi-gen LRU, or " COW_NEEDS);
+	if (!cow_page_flags(self->p))
+		SKIP(return, "no /proc/kpageflags, or not root");
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	/* Not after it: 6.12 clears PG_active when the batch of the CPU is emptied. */
+	ASSERT_EQ(0, cow_drain_lru());
+	write_up(self->p, 0, 4);
+	EXPECT_EQ(0, cow_page_flags(next) & (KPF_REFERENCED | KPF_ACTIVE));
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 

@@ -305,7 +305,7 @@ enum {
 	SET_ACCESS,
 	SET_ACCESS_ARM64,
 	SET_ACCESS_CONTPTE,
-	/* Where it is there, faults may be in none of the others. */
+	/* A kernel that has it may handle a fault by none of the others. */
 	COW_BATCH_COPY,
 	NR_CODES
 };
@@ -543,7 +543,7 @@ static bool add_triggers(pid_t pid)
 	return !set_trigger("+copy", "hist:keys=%s:size=%d%s", copy, ENTRIES, only_if) &&
 	       !set_trigger("+time", "hist:keys=%s:vals=ns:size=%d if unshare == 0 && shared == 0%s",
 			    time, ENTRIES, only) &&
-	       /* What one event has read of them is gone: one set for each. */
+	       /* Reading a variable clears it: one set for each event that reads them. */
 	       !set_trigger("start",
 			    "hist:keys=stack:cp=pid,cu=unshare,ep=pid,eu=unshare,es=shared,t=common_timestamp:size=%d",
 			    ENTRIES) &&

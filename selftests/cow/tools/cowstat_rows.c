@@ -54,7 +54,7 @@ void first_row(struct row *r, const struct sample *s)
 		r->percentile[i] = s->stats.v[percentile_keys[i]];
 }
 
-/* Anything that only ever grows and did not is a sign of a new beginning. */
+/* A counter that went backward tells of a reset. */
 static bool restarted(const struct sample *a, const struct sample *b)
 {
 	unsigned int both = a->have & b->have;
@@ -481,7 +481,7 @@ static void json_string(const char *text)
 	fputc('"', out);
 }
 
-/* What has to be there for a count of that key to be one */
+/* The HAVE_* bits without which the key has no value */
 static unsigned int needs_of(enum cow_key key)
 {
 	switch (key) {
