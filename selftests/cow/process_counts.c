@@ -480,6 +480,48 @@ TEST_F_TIMEOUT(process_counts, leader_exits_first, TEST_TIMEOUT)
 	check_inherited(_metadata, &before, &after, &self->sh->last);
 }
 
+/* Begins the next thread, and ends: the process always has one that lives. */
+static void *thread_of_chain(void *arg)
+{
+	struct shared *sh = arg;
+	pthread_t id;
+
+	if (READ_ONCE(sh->stop))
+		_exit(0);
+	if (pthread_create(&id, NULL, thread_of_chain, sh) || pthread_detach(id))
+		_exit(1);
+	return NULL;
+}
+
+static int chain_of_threads(struct cow_child *self, void *arg)
+{
+	pthread_t id;
+
+	(void)self;
+	if (pthread_create(&id, NULL, thread_of_chain, arg) || pthread_detach(id))
+		return 1;
+	syscall(SYS_exit, 0);
+	return 2;
+}
+
+/* The thread by which the kernel finds the address space may end meanwhile. */
+TEST_F_TIMEOUT(process_counts, threads_come_and_go, TEST_TIMEOUT)
+{
+	struct cow_child child;
+	struct cow_stats now;
+	int i, ret = 0;
+
+	ASSERT_EQ(cow_child_fork(&child, chain_of_threads, self->sh), 0);
+	while (!cow_task_ended(child.pid))
+		sched_yield();
+	for (i = 0; i < 1000 && !ret; i++)
+		ret = cow_stats_read_pid(&now, child.pid);
+	EXPECT_EQ(ret, 0)
+		TH_LOG("at read %d", i);
+	WRITE_ONCE(self->sh->stop, 1);
+	EXPECT_EQ(cow_child_end(&child), 0);
+}
+
 /*
  * fork and exec, seen from outside before the new process or program has run
  * one instruction
