@@ -154,6 +154,6 @@ profile_files()
 
 finish_profile()
 {
-	awk -F '\t' '$1 == "fail" { print "FAIL " $2 ": " $3 }' "$RESULTS"
+	list_results fail | sed 's|^|FAIL |'
 	JSON='' finish
 }

@@ -170,7 +170,7 @@ copy_our_selftests()
 # take_results WHAT: each test that failed is a finding
 take_results()
 {
-	awk -F '\t' '$1 == "fail" { print $2 ($3 != "" ? ": " $3 : "") }' "$RESULTS" | fail_each "$1"
+	list_results fail | fail_each "$1"
 	note "$1$(count_results pass) passed, $(count_results fail) failed, $(count_results skip) skipped"
 	[ "$(count_results pass)" -gt 0 ] || [ "$(count_results fail)" -gt 0 ] || fail "$1no test passed"
 }

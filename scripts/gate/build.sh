@@ -8,19 +8,13 @@
 build_tree()
 {
 	GB_TREE=$G_DIR/tree
-	if [ ! -f "$G_DIR/whole" ]; then
-		prepare_unpatched
-		lay_out_tree "the gate's tree" "$GB_TREE" "$G_BASE"
-		: > "$G_DIR/whole"
-	fi
+	lay_out_once "the gate's tree" "$G_DIR" "$G_BASE"
 }
 
-# checkout_in_gate_tree COMMIT: files that stay the same keep their time stamps
+# checkout_in_gate_tree COMMIT
 checkout_in_gate_tree()
 {
-	rm -f "$(kgit -C "$GB_TREE" rev-parse --git-dir)/index.lock"
-	kgit -C "$GB_TREE" reset -q --hard "$1"
-	kgit -C "$GB_TREE" clean -fdq
+	reset_tree "$GB_TREE" "$1"
 }
 
 # gate_config OUT ARCH FRAGMENT...: writes OUT/.config. Options that Kconfig refuses are

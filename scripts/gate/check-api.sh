@@ -178,6 +178,6 @@ judge_by_bench()
 	shift 2
 	COW_RESULTS=$RESULTS bash "$ROOT/scripts/cmd/bench" "$@" --jobs "$JOBS" --kernel "${K_PATH:-$K_NAME}" || status=$?
 	[ "$status" -le 1 ] || die "$what could not be measured (status $status)"
-	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$RESULTS" | fail_each ""
+	list_results fail | fail_each ""
 	note "$(count_results pass) rows $note"
 }

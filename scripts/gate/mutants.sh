@@ -20,8 +20,8 @@ run_mutants()
 		--kernel "$(own_kernel)" --jobs "$JOBS" --filter "$globs" || status=$?
 	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
 	[ -s "$results" ] || die "the mutants left no result"
-	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$results" | fail_each ""
-	awk -F '\t' '$1 == "skip" { print $2 ": " $3 }' "$results" | while read -r line; do
+	list_results fail "$results" | fail_each ""
+	list_results skip "$results" | while read -r line; do
 		warn "not tried: $line"
 	done
 	note "$(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"

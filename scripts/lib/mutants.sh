@@ -179,21 +179,8 @@ prepare_mutant_tree()
 	M_DIR=$K_DIR/mutant
 	M_TREE=$M_DIR/tree
 	head=$(kgit -C "$K_TREE" rev-parse HEAD)
-	if ! kgit -C "$M_TREE" rev-parse -q --verify HEAD > /dev/null 2>&1 || [ ! -f "$M_DIR/whole" ]; then
-		rm -f "$M_DIR/whole"
-		mkdir -p "$M_DIR"
-		prepare_unpatched
-		lay_out_tree "the mutants' tree" "$M_TREE" "$head"
-		: > "$M_DIR/whole"
-	fi
-	restore_mutant_tree "$head"
-}
-
-restore_mutant_tree()
-{
-	rm -f "$(kgit -C "$M_TREE" rev-parse --git-dir)/index.lock"
-	kgit -C "$M_TREE" reset -q --hard "${1:-HEAD}"
-	kgit -C "$M_TREE" clean -fdq
+	lay_out_once "the mutants' tree" "$M_DIR" "$head"
+	reset_tree "$M_TREE" "$head"
 }
 
 # run_named DIR ARCH TEST: builds DIR/tree and runs the one test. Sets OUTCOME
@@ -240,7 +227,7 @@ run_named_kselftest()
 
 judge_named()
 {
-	awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$RESULTS" >> "$FAILING"
+	list_results fail >> "$FAILING"
 	if [ "$(count_results fail)" -gt 0 ]; then
 		OUTCOME=failed
 	elif [ "$(count_results pass)" -gt 0 ]; then

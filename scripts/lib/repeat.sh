@@ -109,7 +109,7 @@ repeat_once()
 judge_run()
 {
 	local failed different
-	failed=$(awk -F '\t' '$1 == "fail" { print $2 ": " $3 }' "$1/$2" | paste -sd';')
+	failed=$(list_results fail "$1/$2" | paste -sd';')
 	different=$(diff <(cut -f 1,2 "$1/1") <(cut -f 1,2 "$1/$2") | grep '^[<>]' | head -n 5 | paste -sd';' || true)
 	if [ -n "$failed" ]; then
 		echo "FAIL run $2 ($(cat "$1/$2.seconds")s): $failed"

@@ -33,6 +33,12 @@ count_results()
 	awk -F '\t' -v status="$1" '$1 == status { n++ } END { print n + 0 }' "$RESULTS"
 }
 
+# list_results STATUS [FILE]: the name and the message of each result with it
+list_results()
+{
+	awk -F '\t' -v status="$1" '$1 == status { print $2 ($3 != "" ? ": " $3 : "") }' "${2:-$RESULTS}"
+}
+
 # report KIND [KEY=VALUE...]: as results.py writes it
 report()
 {

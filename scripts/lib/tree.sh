@@ -121,6 +121,27 @@ lay_out_tree()
 		die "$1 could not be laid out"
 }
 
+# lay_out_once WHAT DIR COMMIT: DIR/tree, one command's own, unless it is there already
+lay_out_once()
+{
+	if [ -f "$2/whole" ] && kgit -C "$2/tree" rev-parse -q --verify HEAD > /dev/null 2>&1; then
+		return
+	fi
+	rm -f "$2/whole"
+	mkdir -p "$2"
+	prepare_unpatched
+	lay_out_tree "$1" "$2/tree" "$3"
+	: > "$2/whole"
+}
+
+# reset_tree TREE COMMIT: files that stay the same keep their time stamps
+reset_tree()
+{
+	rm -f "$(kgit -C "$1" rev-parse --git-dir)/index.lock"
+	kgit -C "$1" reset -q --hard "$2"
+	kgit -C "$1" clean -fdq
+}
+
 # add_working_tree DIR COMMIT: --force twice, because git keeps a lock on a working tree
 # whose creation was killed
 add_working_tree()
