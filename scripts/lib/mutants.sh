@@ -168,6 +168,12 @@ remember_killed()
 	[ -z "$KILLED" ] || { mkdir -p "$KILLED" && : > "$(killed_marker "$1")"; }
 }
 
+# is_for_tree KERNELS: is the prepared tree's version one of those of a field Kernel?
+is_for_tree()
+{
+	[ -z "$1" ] || [[ " $1 " = *" $(tree_version "$K_TREE") "* ]]
+}
+
 #
 # The tree that mutants are applied to, and a test in it
 #

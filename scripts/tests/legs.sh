@@ -69,11 +69,10 @@ all_mutants()
 # A mutant, or a submission on our series, that does not apply is found before its turn.
 mutants_apply()
 {
-	local file only verdict status=0
+	local file verdict status=0
 	prepare_tree
 	while read -r file; do
-		only=$(mutant_field "$file" Kernel)
-		[ -z "$only" ] || [[ " $only " = *" $K_NAME "* ]] || continue
+		is_for_tree "$(mutant_field "$file" Kernel)" || continue
 		verdict=pass
 		kgit -C "$K_TREE" apply --check "$file" || { verdict=fail; status=1; }
 		printf '%s\t%s applies\t\n' "$verdict" "$(mutant_name "$file")" >> "$COW_RESULTS"
