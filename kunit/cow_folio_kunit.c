@@ -983,15 +983,23 @@ static void split_up(struct kunit *test, struct folio *folio, unsigned int order
 	folio_put(folio);
 }
 
+/* The pages whose PTEs are clean: a split replaces them by migration entries for a while. */
+static u64 clean_after_split(void)
+{
+#ifdef CONFIG_MIGRATION
+	if (migration_entry_supports_ad())
+		return FOLIO & ~BIT_ULL(FAULT);
+#endif
+	return FOLIO;
+}
+
 static void folio_is_split(struct kunit *test)
 {
 	struct fixture *f = test->priv;
 
 	split_up(test, make_folio(test), 0);
 	f->split = FOLIO;
-	/* Where a migration entry has no dirty bit, only the folio is dirty after that. */
-	expect_pages_clean(test, FOLIO, migration_entry_supports_ad() ?
-			   FOLIO & ~BIT_ULL(FAULT) : FOLIO);
+	expect_pages_clean(test, FOLIO, clean_after_split());
 }
 
 /* Two folios that lie side by side in memory, too, are counted apart. */
