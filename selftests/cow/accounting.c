@@ -182,6 +182,27 @@ static int copy_unmapped_file(void)
 	return copy_file(false);
 }
 
+/* A pin for reading copies a shared page, too. */
+static int copy_unshared(void)
+{
+	char *area = cow_map(NR * ps, 0);
+	struct cow_child c;
+	int i;
+
+	if (!area)
+		return 2;
+	cow_fill(area, NR * ps, TAG);
+	if (cow_child_idle(&c))
+		return 3;
+	for (i = 0; i < NR; i++)
+		if (cow_unshare(area + i * ps))
+			return 4;
+	if (cow_child_end(&c))
+		return 5;
+	cow_unmap(area, NR * ps);
+	return 0;
+}
+
 #define GUP_TEST	"/sys/kernel/debug/gup_test"
 
 /* fork() copies pages that are pinned. */
@@ -254,6 +275,15 @@ TEST_F_TIMEOUT(accounting, nothing_leaks, TEST_TIMEOUT)
 TEST_F_TIMEOUT(accounting, zero_page_leaks_nothing, TEST_TIMEOUT)
 {
 	assert_nothing_left(_metadata, self->cgroup[0], copy_zero_page);
+}
+
+TEST_F_TIMEOUT(accounting, unsharing_leaks_nothing, TEST_TIMEOUT)
+{
+	int ret = cow_unshare(&ps);
+
+	if (ret)
+		SKIP(return, "process_vm_readv: %s", strerror(-ret));
+	assert_nothing_left(_metadata, self->cgroup[0], copy_unshared);
 }
 
 TEST_F_TIMEOUT(accounting, pinned_pages_leak_nothing, TEST_TIMEOUT)

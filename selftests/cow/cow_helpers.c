@@ -862,12 +862,13 @@ const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
 	return NULL;
 }
 
-const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features)
+static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
+				     __u64 features, __u64 mode)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
 	struct uffdio_register reg = {
 		.range = { .start = (uintptr_t)addr, .len = len },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
+		.mode = mode,
 	};
 	const char *reason = cow_uffd_open(fd);
 
@@ -878,6 +879,17 @@ const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 featur
 	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
 		return "cannot register for missing pages by userfaultfd";
 	return NULL;
+}
+
+const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features)
+{
+	return cow_uffd_register(fd, addr, len, features, UFFDIO_REGISTER_MODE_MISSING);
+}
+
+const char *cow_uffd_minor(int *fd, const void *addr, size_t len)
+{
+	return cow_uffd_register(fd, addr, len, UFFD_FEATURE_MINOR_SHMEM,
+				 UFFDIO_REGISTER_MODE_MINOR);
 }
 
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect)

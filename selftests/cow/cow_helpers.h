@@ -354,6 +354,8 @@ long long cow_file_key(const char *path, const char *key);
 const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features);
 /* The same for pages that are missing */
 const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features);
+/* The same for a mapping of a memfd, whose pages UFFDIO_CONTINUE maps */
+const char *cow_uffd_minor(int *fd, const void *addr, size_t len);
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
 
 /*

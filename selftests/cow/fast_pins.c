@@ -168,6 +168,28 @@ TEST_F_TIMEOUT(fast_pins, huge_before_fork, TEST_TIMEOUT)
 	pin_and_fork(_metadata, p, FOR_WRITING);
 }
 
+/* A page of KSM is nobody's own: who pins it gets one, also for reading. */
+TEST_F_TIMEOUT(fast_pins, of_ksm, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, 0), *buf = cow_map(ps, 0);
+	long merged;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_NE(NULL, buf);
+	memset(p, 'k', NR * ps);
+	memset(buf, 0, ps);
+	merged = cow_ksm_merge(&self->undo, p, NR * ps, NR);
+	if (merged < NR)
+		SKIP(return, "KSM has merged %ld pages", merged);
+	ASSERT_EQ(0, pin(p, 1, FOR_READING));
+	cow_touch(p, 'w');
+	ASSERT_EQ(0, read_pinned(buf));
+	EXPECT_EQ(0, memcmp(p, buf, ps))
+		TH_LOG("the device does not see what was written");
+	EXPECT_EQ('k', cow_peek(p + ps));
+	ASSERT_EQ(0, unpin());
+}
+
 /*
  * A fork that has just looked for pins, and is about to write-protect the page: a pin that
  * comes between fails, and waits for mmap_lock. That time is long for the last page of a

@@ -154,6 +154,61 @@ static void expect_read_only(struct __test_metadata *_metadata, int fd, char *p)
 			TH_LOG("page %d can be written to", i);
 }
 
+/* 0 if what it has inherited is there once it may be accessed again */
+static int opens(struct cow_child *self, void *arg)
+{
+	char *p = arg;
+
+	(void)self;
+	if (mprotect(p, NR * ps, PROT_READ | PROT_WRITE))
+		return 1;
+	if (cow_check(p, NR * ps, TAG) != -1)
+		return 2;
+	write_up(p, 0, NR);
+	return 0;
+}
+
+/* Memory that nobody may access at the time of the fork */
+TEST_F_TIMEOUT(mapping_changes, inaccessible_at_fork, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_NONE));
+	ASSERT_EQ(0, cow_child_fork(&c, opens, self->p));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
+	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+}
+
+/* userfaultfd maps pages of a file: in a private mapping only to be read. */
+TEST_F_TIMEOUT(mapping_changes, continued, TEST_TIMEOUT)
+{
+	struct uffdio_continue args = {};
+	char *map, *text = cow_map(NR * ps, 0);
+	const char *reason;
+	int fd, uffd;
+
+	ASSERT_NE(NULL, text);
+	fd = make_file(self->p);
+	ASSERT_LE(0, fd);
+	map = mmap(NULL, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	reason = cow_uffd_minor(&uffd, map, NR * ps);
+	if (reason)
+		SKIP(return, "%s", reason);
+	args.range.start = (uintptr_t)map;
+	args.range.len = NR * ps;
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_CONTINUE, &args));
+	EXPECT_EQ(0, memcmp(map, self->p, NR * ps));
+	write_up(map, 0, NR);
+	/* The file has what it had. */
+	ASSERT_EQ((ssize_t)(NR * ps), pread(fd, text, NR * ps, 0));
+	EXPECT_EQ(0, memcmp(text, self->p, NR * ps));
+	munmap(map, NR * ps);
+	close(uffd);
+	close(fd);
+}
+
 TEST_F_TIMEOUT(mapping_changes, read_only, TEST_TIMEOUT)
 {
 	__u64 before[NR], after[NR];

@@ -14,6 +14,11 @@
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
 
+/* Since 6.11 */
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE	0x08
+#endif
+
 #define NR		64	/* pages */
 #define TAG		31
 #define MAX_NODES	64
@@ -255,6 +260,28 @@ TEST_F_TIMEOUT(memory_advice, wiped_in_child, TEST_TIMEOUT)
 	if (ret)
 		SKIP(return, "MADV_WIPEONFORK: %s", strerror(-ret));
 	test_inherited(_metadata, &inherited);
+}
+
+static int finds_zeroes(struct cow_child *self, void *arg)
+{
+	(void)self;
+	return cow_is_zero(arg, NR * ps) ? 0 : 1;
+}
+
+/* What the kernel may drop at any time must not be in two processes: see vgetrandom(). */
+TEST_F_TIMEOUT(memory_advice, droppable_wiped_in_child, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	char *p;
+
+	p = mmap(NULL, NR * ps, PROT_READ | PROT_WRITE, MAP_DROPPABLE | MAP_ANONYMOUS,
+		 -1, 0);
+	if (p == MAP_FAILED)
+		SKIP(return, "MAP_DROPPABLE: %s", strerror(errno));
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, cow_child_fork(&c, finds_zeroes, p));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	munmap(p, NR * ps);
 }
 
 TEST_F_TIMEOUT(memory_advice, not_in_child, TEST_TIMEOUT)

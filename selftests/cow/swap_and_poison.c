@@ -807,6 +807,28 @@ TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
 	expect_refusals(_metadata, p, &c);
 }
 
+/* The child inherits the poison, and no fresh page in its place. */
+TEST_F_TIMEOUT(swap_and_poison, poisoned_before_fork, TEST_TIMEOUT)
+{
+	const char *reason;
+	struct cow_child c;
+	char *p;
+
+	if (!cow_may_change())
+		SKIP(return, "poisoning a page " COW_NEEDS);
+	p = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, p);
+	reason = no_memory_failure(p);
+	if (reason)
+		SKIP(return, "no MADV_HWPOISON: %s", reason);
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, catch_refusals());
+	ASSERT_EQ(0, poison(p + POISONED * ps));
+	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	expect_refusals(_metadata, p, &c);
+}
+
 /*
  * After a migration, userfaultfd makes poisoned what was poisoned on the other machine.
  * There is no page, but what is in the page table instead is for the child as well.

@@ -788,6 +788,23 @@ TEST_F_TIMEOUT(write_tracking, uffd_asynchronous, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* Read-only and back: a protected page must not become writable by that. */
+TEST_F_TIMEOUT(write_tracking, uffd_after_mprotect, TEST_TIMEOUT)
+{
+	int fd;
+
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
+	expect_protected(_metadata, self->p, every_page);
+	write_pages(self->p, one_in_eight);
+	expect_protected(_metadata, self->p, all_but_one_in_eight);
+	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
+	close(fd);
+}
+
 /* A copy for a pin leaves the page protected. */
 TEST_F_TIMEOUT(write_tracking, uffd_of_unshared, TEST_TIMEOUT)
 {
