@@ -950,6 +950,7 @@ TEST_F_TIMEOUT(cow_abi, histogram, TEST_TIMEOUT)
 		if (percentiles[i].fault) {
 			val = percentile(fault, fault_nr, total, percent);
 			EXPECT_EQ(cow_hist_percentile(&faults, percent), val);
+			val = clamp(val, 0, s.v[COW_FAULT_MAX_NS]);
 		} else {
 			val = percentile(copy, copy_nr, s.v[COW_FAULTS],
 					 percent);
