@@ -723,17 +723,25 @@ TEST_F_TIMEOUT(mapping_changes, page_flags, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
+/* NULL, or why what the multi-gen LRU thinks of the page cannot be seen */
+static const char *need_multi_gen_lru(struct cow_undo *undo, const char *page)
+{
+	if (!cow_tweak(undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007"))
+		return "no multi-gen LRU, or " COW_NEEDS;
+	return cow_page_flags(page) ? NULL : "no /proc/kpageflags, or not root";
+}
+
 /* To the multi-gen LRU it is a page that a fault has asked for, or is not. */
 TEST_F_TIMEOUT(mapping_changes, multi_gen_lru, TEST_TIMEOUT)
 {
 	/* Nothing is left to be copied ahead with the last page. */
 	const char *alone = self->p + (NR - 1) * ps;
+	const char *reason;
 	struct cow_child c;
 
-	if (!cow_tweak(&self->undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007"))
-		SKIP(return, "no multi-gen LRU, or " COW_NEEDS);
-	if (!cow_page_flags(self->p))
-		SKIP(return, "no /proc/kpageflags, or not root");
+	reason = need_multi_gen_lru(&self->undo, self->p);
+	if (reason)
+		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	write_up(self->p, 0, 1);
 	write_up(self->p, NR - 1, NR);
@@ -743,16 +751,16 @@ TEST_F_TIMEOUT(mapping_changes, multi_gen_lru, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/* The next page, copied ahead or not, is none: a window of one page is a case of its own. */
+/* No fault has asked for the next page, copied ahead or not. A small window is apart. */
 TEST_F_TIMEOUT(mapping_changes, multi_gen_lru_few, TEST_TIMEOUT)
 {
 	const char *next = self->p + 4 * ps;
+	const char *reason;
 	struct cow_child c;
 
-	if (!cow_tweak(&self->undo, "/sys/kernel/mm/lru_gen/enabled", "0x0007"))
-		SKIP(return, "no multi-gen LRU, or " COW_NEEDS);
-	if (!cow_page_flags(self->p))
-		SKIP(return, "no /proc/kpageflags, or not root");
+	reason = need_multi_gen_lru(&self->undo, self->p);
+	if (reason)
+		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	/* Not after it: 6.12 clears PG_active when the batch of the CPU is emptied. */
 	ASSERT_EQ(0, cow_drain_lru());

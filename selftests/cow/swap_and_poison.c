@@ -786,7 +786,7 @@ static void expect_refusals(struct __test_metadata *_metadata, char *p, struct c
 	cow_unmap(p, NR * ps);
 }
 
-TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
+static void test_poison(struct __test_metadata *_metadata, bool before_fork)
 {
 	const char *reason;
 	struct cow_child c;
@@ -801,32 +801,24 @@ TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
 		SKIP(return, "no MADV_HWPOISON: %s", reason);
 	cow_fill(p, NR * ps, TAG);
 	ASSERT_EQ(0, catch_refusals());
+	if (before_fork)
+		ASSERT_EQ(0, poison(p + POISONED * ps));
 	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
-	ASSERT_EQ(0, poison(p + POISONED * ps));
+	if (!before_fork)
+		ASSERT_EQ(0, poison(p + POISONED * ps));
 	expect_refusals(_metadata, p, &c);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, poisoned, TEST_TIMEOUT)
+{
+	test_poison(_metadata, false);
 }
 
 /* The child inherits the poison, and no fresh page in its place. */
 TEST_F_TIMEOUT(swap_and_poison, poisoned_before_fork, TEST_TIMEOUT)
 {
-	const char *reason;
-	struct cow_child c;
-	char *p;
-
-	if (!cow_may_change())
-		SKIP(return, "poisoning a page " COW_NEEDS);
-	p = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, p);
-	reason = no_memory_failure(p);
-	if (reason)
-		SKIP(return, "no MADV_HWPOISON: %s", reason);
-	cow_fill(p, NR * ps, TAG);
-	ASSERT_EQ(0, catch_refusals());
-	ASSERT_EQ(0, poison(p + POISONED * ps));
-	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
-	ASSERT_EQ(1, cow_child_recv(&c));
-	expect_refusals(_metadata, p, &c);
+	test_poison(_metadata, true);
 }
 
 /*
