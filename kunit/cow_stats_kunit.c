@@ -16,6 +16,7 @@
 #include <linux/overflow.h>
 #include <linux/prandom.h>
 #include <linux/preempt.h>
+#include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -792,6 +793,66 @@ static void reset_waits_for_counting(struct kunit *test)
 	end_race(race);
 }
 
+struct exec_reader {
+	int (*show)(struct seq_file *m, struct pid_namespace *ns, struct pid *pid,
+		    struct task_struct *task);
+	struct task_struct *task;
+	struct completion over;
+	int ret;
+};
+
+static int read_during_exec(void *arg)
+{
+	static char text[PAGE_SIZE];
+	struct seq_file m = { .buf = text, .size = sizeof(text) };
+	struct exec_reader *reader = arg;
+
+	reader->ret = reader->show(&m, NULL, NULL, reader->task);
+	complete(&reader->over);
+	return 0;
+}
+
+static const struct exec_reader exec_readers[] = {
+	{ .show = proc_pid_cow_stats },
+	{ .show = proc_tid_cow_stats },
+};
+
+static void exec_reader_desc(const struct exec_reader *reader, char *desc)
+{
+	strscpy(desc, reader->show == proc_pid_cow_stats ? "process" : "thread",
+		KUNIT_PARAM_DESC_SIZE);
+}
+
+KUNIT_ARRAY_PARAM(exec_reader, exec_readers, exec_reader_desc);
+
+/*
+ * execve() holds exec_update_lock from the new credentials to the new address space.
+ * Who may trace the old program must not see the counts of the new one.
+ */
+static void read_waits_for_exec(struct kunit *test)
+{
+	const struct exec_reader *param = test->param_value;
+	struct rw_semaphore *lock = &current->signal->exec_update_lock;
+	struct exec_reader *reader;
+	struct task_struct *other;
+
+	reader = kunit_kzalloc(test, sizeof(*reader), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, reader);
+	reader->show = param->show;
+	reader->task = current;
+	init_completion(&reader->over);
+	other = kthread_create(read_during_exec, reader, "cow_reader");
+	KUNIT_ASSERT_FALSE(test, IS_ERR(other));
+	down_write(lock);
+	wake_up_process(other);
+	while (!rwsem_is_contended(lock) && !completion_done(&reader->over))
+		schedule_timeout_uninterruptible(1);
+	KUNIT_EXPECT_FALSE(test, completion_done(&reader->over));
+	up_write(lock);
+	wait_for_completion(&reader->over);
+	KUNIT_EXPECT_EQ(test, reader->ret, 0);
+}
+
 /* Leave no counts of the tests in /proc/cow_stats. */
 static void cow_stats_test_exit(struct kunit *test)
 {
@@ -823,6 +884,7 @@ static struct kunit_case cow_stats_cases[] = {
 	KUNIT_CASE(reset_while_counting),
 	KUNIT_CASE(read_while_counting),
 	KUNIT_CASE(reset_waits_for_counting),
+	KUNIT_CASE_PARAM(read_waits_for_exec, exec_reader_gen_params),
 	{}
 };
 
