@@ -6,6 +6,7 @@
  */
 #include <linux/memcontrol.h>
 #include <linux/mman.h>
+#include <linux/mmu_notifier.h>
 #include <linux/page_counter.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
@@ -558,6 +559,58 @@ static void allocation_fails(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
+struct reference_watcher {
+	struct mmu_notifier notifier;
+	struct kunit *test;
+	unsigned int calls;
+	u64 held;	/* pages with another number of references than before */
+};
+
+/* wp_page_copy() has allocated, and perhaps reclaimed. */
+static int look_at_references(struct mmu_notifier *notifier,
+			      const struct mmu_notifier_range *range)
+{
+	struct reference_watcher *w =
+		container_of(notifier, struct reference_watcher, notifier);
+	struct fixture *f = w->test->priv;
+	unsigned int i;
+
+	w->calls++;
+	for (i = 0; i < NR_PAGES; i++) {
+		const struct page_state *was = &f->parent.pages[i];
+
+		if (i != FAULT && was->page && page_count(was->page) != was->refs)
+			w->held |= BIT_ULL(i);
+	}
+	return 0;
+}
+
+static const struct mmu_notifier_ops reference_watcher_ops = {
+	.invalidate_range_start = look_at_references,
+};
+
+/*
+ * The plain path may reclaim. References on neighbours would then keep other processes
+ * from reusing these pages, and the pages from migrating.
+ */
+static void no_references_across_reclaim(struct kunit *test)
+{
+	struct reference_watcher *w = kunit_kzalloc(test, sizeof(*w), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, w);
+	w->notifier.ops = &reference_watcher_ops;
+	w->test = test;
+	cowt_share_pages(test, ALL_PAGES);
+	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
+	kunit_activate_static_stub(test, cow_precopy_alloc, no_alloc_stub);
+	KUNIT_ASSERT_EQ(test, mmu_notifier_register(&w->notifier, current->mm), 0);
+	cowt_write_fault(test, FAULT);
+	mmu_notifier_unregister(&w->notifier, current->mm);
+	KUNIT_EXPECT_EQ(test, w->calls, 1);
+	KUNIT_EXPECT_EQ(test, w->held, 0);
+	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
+}
+
 static struct page *throttled_page;
 
 static void throttle_stub(struct page *copy)
@@ -888,6 +941,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(race_with_child),
 	KUNIT_CASE(allocation_fails),
 	KUNIT_CASE(allocation_fails_later),
+	KUNIT_CASE(no_references_across_reclaim),
 	KUNIT_CASE(throttles),
 	KUNIT_CASE(charge_fails),
 	KUNIT_CASE(no_room),

@@ -231,8 +231,8 @@ sanitize()
 	kselftests_on x86_64
 }
 
-# silence_limit: seconds after which a job that prints nothing hangs. All tests together
-# take two minutes of TCG; a sanitizer makes that many times longer.
+# silence_limit: seconds after which a job that prints nothing hangs. The longest
+# test takes less than a minute under TCG; a sanitizer makes that many times longer.
 silence_limit()
 {
 	[ -z "$DEBUG" ] && echo 300 || echo 1200

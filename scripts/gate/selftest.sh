@@ -27,6 +27,23 @@ submission_files()
 	done
 }
 
+# choose_submissions: sets FILES
+choose_submissions()
+{
+	mapfile -t FILES < <(submission_files)
+	[ ${#FILES[@]} -gt 0 ] ||
+		die "no submission matches '$FILTER'; there are: $(submission_names)"
+}
+
+list_submissions()
+{
+	local file
+	choose_submissions
+	for file in "${FILES[@]}"; do
+		submission_name "$file"
+	done
+}
+
 submission_name()
 {
 	basename "${1%.*}"

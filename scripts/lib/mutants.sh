@@ -152,7 +152,7 @@ passed_in()
 # another one whenever anything but the mutants and their tests has changed.
 KILLED=${COW_KILLED-}
 
-# killed_marker FILE: the file that says so of this version of a mutant and its test
+# killed_marker FILE: the file that marks a mutant, with its test, as killed
 killed_marker()
 {
 	echo "$KILLED/$(mutant_name "$1").$(content_of_mutant "$1")"

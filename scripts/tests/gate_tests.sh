@@ -306,16 +306,17 @@ test_gate_finds_all()
 # What kills half of it does not leave a table that looks whole, nor the rest running.
 test_gate_broken()
 {
+	local long="sleep 662.$$"
 	rm "$BOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-fine '#' 0
-	fake_check form-kills '#' 0.2 'kill -KILL "$PPID"; sleep 661.5'
+	fake_check form-kills '#' 0.2 "kill -KILL \$PPID; $long"
 	fake_check form-lost '#' 0
-	fake_check build-long '# Tree: gate' 661.5
+	fake_check build-long '# Tree: gate' "0; $long"
 	box gate --base 6.12 --jobs 2 && want_status 2 && want_output '^1 passed, 0 failed' &&
 	want_output '^ERROR form-lost: not run' && want_output '^ERROR build-long: not run' || return
-	want_ended 'sleep 661.5'
+	want_ended "$long"
 }
 
 # A verdict is about what was committed when the gate began.

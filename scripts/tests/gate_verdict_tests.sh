@@ -149,11 +149,11 @@ other_change()
 # A signal to the gate that judges submissions ends the gate that it runs.
 test_gate_selftest_ended()
 {
-	local pid status=0
+	local pid status=0 long="sleep 663.$$"
 	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
-	fake_check form-long '#' 661.75
+	fake_check form-long '#' "0; $long"
 	{
 		printf '%s\n' 'Submission: a name' 'Base: base' 'Run: form-long' 'Verdict: pass' ''
 		other_change
@@ -165,7 +165,7 @@ test_gate_selftest_ended()
 	kill -TERM "$pid"
 	wait "$pid" || status=$?
 	want_same "$(wc -l < "$BEGUN")" 1 && want_same "$status" 143 || return
-	want_ended 'sleep 661.75'
+	want_ended "$long"
 }
 
 # A guest whose job prints nothing is stopped, whatever its console repeats; one that

@@ -181,6 +181,7 @@ wait_for_begun()
 		[ "$(wc -l < "$BEGUN")" -lt "$1" ] || return 0
 		sleep 0.1
 	done
+	complain "only $(wc -l < "$BEGUN") of $1 checks have begun"
 }
 
 # want_ended PATTERN: no process with such a command is left, soon; on a busy host a signal

@@ -143,7 +143,6 @@ static bool counts_copies(const char *dir)
 struct shared {
 	const char *cgroup[2];
 	char *area;
-	int nr;			/* pages of it */
 	struct counts d[2];	/* what the writes added, by cgroup or process */
 	long faults;		/* that the writes took */
 	long own_faults;	/* of who is written to by another */

@@ -114,7 +114,8 @@ static bool current_value(const char *path, char value[32])
 	return true;
 }
 
-bool cow_save(struct cow_undo *undo, const char *path)
+/* Remember what is there; false if that is not possible. */
+static bool cow_save(struct cow_undo *undo, const char *path)
 {
 	int i;
 

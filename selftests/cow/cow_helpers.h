@@ -191,8 +191,6 @@ int cow_write_long(const char *path, long val);
  * cow_undo() in FIXTURE_TEARDOWN_PARENT(). False if that is not possible.
  */
 bool cow_tweak(struct cow_undo *undo, const char *path, const char *value);
-/* Remember it only, before other writes to the file; false if there may be none */
-bool cow_save(struct cow_undo *undo, const char *path);
 /*
  * Keep compaction off locked pages: one that it moves has no mlocked flag meanwhile.
  * False if that is not possible.

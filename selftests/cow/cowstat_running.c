@@ -116,7 +116,7 @@ static int watched_process(struct cow_child *self, void *arg)
 
 /* What it has printed of the watched process since its first line */
 struct seen {
-	unsigned long long faults, reused, total_ns, success, copied;
+	unsigned long long faults, reused, total_ns, success;
 };
 
 static void add_line(struct seen *seen)

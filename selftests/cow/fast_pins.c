@@ -190,6 +190,30 @@ TEST_F_TIMEOUT(fast_pins, of_ksm, TEST_TIMEOUT)
 	ASSERT_EQ(0, unpin());
 }
 
+/* Small pages, some of them pinned, do not become a huge page: that would be other memory. */
+TEST_F_TIMEOUT(fast_pins, not_collapsed, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	char *p = cow_map(len, len), *buf = cow_map(NR_PINNED * ps, 0);
+
+	ASSERT_NE(NULL, p);
+	ASSERT_NE(NULL, buf);
+	/* Else the first write allocates a huge page */
+	ASSERT_EQ(0, madvise(p, len, MADV_NOHUGEPAGE));
+	cow_fill(p, len, OLD);
+	cow_fill(buf, NR_PINNED * ps, OLD);
+	ASSERT_EQ(0, madvise(p, len, MADV_HUGEPAGE));
+	ASSERT_EQ(0, pin(p + FIRST_PINNED * ps, NR_PINNED, FOR_WRITING));
+	EXPECT_EQ(-1, madvise(p, len, MADV_COLLAPSE));
+	cow_fill(p, NR * ps, NEW);
+	expect_same(_metadata, p, buf);
+	ASSERT_EQ(0, unpin());
+	if (madvise(p, len, MADV_COLLAPSE))
+		SKIP(return, "no MADV_COLLAPSE: %s", strerror(errno));
+	EXPECT_EQ(-1, cow_check(p, NR * ps, NEW));
+	EXPECT_EQ(-1, cow_check(p + NR * ps, len - NR * ps, OLD));
+}
+
 /*
  * A fork that has just looked for pins, and is about to write-protect the page: a pin that
  * comes between fails, and waits for mmap_lock. That time is long for the last page of a

@@ -531,6 +531,25 @@ TEST_F_TIMEOUT(huge_pages, uffd_asynchronous, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* Read-only and back: a protected page must not become writable by that. */
+TEST_F_TIMEOUT(huge_pages, uffd_after_mprotect, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd;
+
+	reason = protect_first(&fd);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
+	EXPECT_EQ(kb(pages), cow_smaps_kb(area, "AnonHugePages"));
+	EXPECT_EQ(nr, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_TRUE(write_is_reported(FIRST));
+	EXPECT_FALSE(write_is_reported(nr + OTHER));
+	EXPECT_EQ(-1, wrong_page(false, nr + OTHER, 1));
+	close(fd);
+}
+
 static int splices(struct cow_child *self, void *arg)
 {
 	struct iovec iov = { .iov_base = area + FIRST * ps, .iov_len = ps };

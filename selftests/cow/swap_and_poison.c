@@ -37,6 +37,8 @@ struct uffdio_poison {
 #define MADV_GUARD_INSTALL	102
 #endif
 
+#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
+
 #define NR		512	/* pages */
 #define TAG		41
 #define ROUNDS		4
@@ -522,6 +524,36 @@ static int round_of_soft_dirty(struct work *work)
 								PARENT_IS_WRONG;
 }
 
+/*
+ * Cleared while they are in swap, and brought back by a read: nothing is written, but the
+ * next write must be noticed. Those that were written stay so when swap is switched off.
+ */
+static int round_of_late_clearing(struct work *work)
+{
+	int ret;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!clear_soft_dirty())
+		return NOT_CLEARED;
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, no_page))
+		return NOT_CLEARED;
+	write_pages(work->p, odd, TAG + 1);
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, odd))
+		return NOT_WRITTEN;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	ret = without_swap(work);
+	if (ret != FINE)
+		return ret;
+	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, odd))
+		return LOST_FROM_SWAP;
+	return content_is_right(work->p, odd, TAG + 1) ? FINE : PARENT_IS_WRONG;
+}
+
 static bool protect_pages(int fd, char *p, page_set which, bool protect)
 {
 	int i;
@@ -578,6 +610,34 @@ static int round_of_protection(struct work *work)
 		return NO_CHILD;
 	return content_is_right(work->p, every_page, TAG + 1) ? FINE :
 								PARENT_IS_WRONG;
+}
+
+/* Protected while they are in swap: still so when reads, or swapoff, bring them back */
+static int round_of_late_protection(struct work *work)
+{
+	int fd, ret;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_uffd_wp(&fd, work->p, NR * ps, 0))
+		return NO_USERFAULTFD;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	if (!protect_pages(fd, work->p, odd, true) ||
+	    !bits_are_right(work->p, COW_PM_UFFD_WP, odd))
+		return NOT_PROTECTED;
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
+		return LOST_FROM_SWAP;
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	ret = without_swap(work);
+	if (ret != FINE)
+		return ret;
+	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
+		return LOST_FROM_SWAP;
+	close(fd);
+	return content_is_right(work->p, no_page, 0) ? FINE : PARENT_IS_WRONG;
 }
 
 static int in_cgroup(struct cow_child *self, void *arg)
@@ -659,13 +719,25 @@ TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, soft_dirty, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, NO_SOFT_DIRTY);
 	with_swap(_metadata, self, round_of_soft_dirty);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, soft_dirty_cleared_late, TEST_TIMEOUT)
+{
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	with_swap(_metadata, self, round_of_late_clearing);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, protected, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self, round_of_protection);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, protected_late, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self, round_of_late_protection);
 }
 
 /*
@@ -852,22 +924,43 @@ TEST_F_TIMEOUT(swap_and_poison, poison_is_inherited, TEST_TIMEOUT)
 	close(fd);
 }
 
-/* A guard page is no page either. */
-TEST_F_TIMEOUT(swap_and_poison, guard_is_inherited, TEST_TIMEOUT)
+static void test_guard(struct __test_metadata *_metadata, char *p)
 {
 	struct cow_child c;
-	char *p;
 
-	p = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, p);
-	cow_fill(p, NR * ps, TAG);
 	if (madvise(p + POISONED * ps, ps, MADV_GUARD_INSTALL))
-		SKIP(return, "kernel without MADV_GUARD_INSTALL");
+		SKIP(return, "no MADV_GUARD_INSTALL for this memory");
 	refusal = SIGSEGV;
 	ASSERT_EQ(0, catch_refusals());
 	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	expect_refusals(_metadata, p, &c);
+}
+
+/* A guard page is no page either. */
+TEST_F_TIMEOUT(swap_and_poison, guard_is_inherited, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, 0);
+
+	ASSERT_NE(NULL, p);
+	cow_fill(p, NR * ps, TAG);
+	test_guard(_metadata, p);
+}
+
+/* Here fork() has no page to copy that would make it look at the page table. */
+TEST_F_TIMEOUT(swap_and_poison, guard_in_file_is_inherited, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, 0);
+	int fd = memfd_create("cow_guard", MFD_CLOEXEC);
+
+	ASSERT_NE(NULL, p);
+	ASSERT_LE(0, fd);
+	/* What cow_fill() writes is a matter of the address, too. */
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ((ssize_t)(NR * ps), write(fd, p, NR * ps));
+	ASSERT_EQ(p, mmap(p, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0));
+	close(fd);
+	test_guard(_metadata, p);
 }
 
 TEST_HARNESS_MAIN

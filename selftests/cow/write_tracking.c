@@ -205,6 +205,27 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_in_parent, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
+/* A debugger writes to what the process itself may not write to. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_by_force, TEST_TIMEOUT)
+{
+	ssize_t ret;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ASSERT_EQ(0, clear_soft_dirty(self->p));
+	for (i = 0; i < NR; i++) {
+		if (!runs(i))
+			continue;
+		ret = cow_write_by_force(self->p + i * ps);
+		if (ret < 0)
+			SKIP(return, COW_NO_FORCE, strerror(-ret));
+	}
+	expect_soft_dirty(_metadata, self->p, runs);
+	EXPECT_EQ(-1, wrong_content(self->p, runs));
+}
+
 /* Cleared first, and then shared: the write-protection is fork's. */
 TEST_F_TIMEOUT(write_tracking, soft_dirty_cleared_before_fork, TEST_TIMEOUT)
 {
@@ -800,6 +821,27 @@ TEST_F_TIMEOUT(write_tracking, uffd_after_mprotect, TEST_TIMEOUT)
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
 	expect_protected(_metadata, self->p, every_page);
 	write_pages(self->p, one_in_eight);
+	expect_protected(_metadata, self->p, all_but_one_in_eight);
+	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(write_tracking, uffd_by_force, TEST_TIMEOUT)
+{
+	ssize_t ret;
+	int i, fd;
+
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	for (i = 0; i < NR; i++) {
+		if (!one_in_eight(i))
+			continue;
+		ret = cow_write_by_force(self->p + i * ps);
+		if (ret < 0)
+			SKIP(return, COW_NO_FORCE, strerror(-ret));
+	}
 	expect_protected(_metadata, self->p, all_but_one_in_eight);
 	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
 	close(fd);

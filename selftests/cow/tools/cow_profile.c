@@ -341,7 +341,7 @@ struct workload {
 	int nr_sections;
 	const struct probe *probe;
 	int nr_probes;
-	int entry, misc, exit, irq;
+	int entry, exit, irq;
 	int setup;	/* has what tracing costs if nothing is traced, or -1 */
 	double spread;	/* how far one may differ, see outlier() */
 	int counted;	/* the probe that is called once for each */
@@ -359,7 +359,6 @@ static const struct workload workloads[] = {
 		.probe		= fork_probes,
 		.nr_probes	= ARRAY_SIZE(fork_probes),
 		.entry		= FORK_ENTRY,
-		.misc		= FORK_MISC,
 		.exit		= FORK_EXIT,
 		.irq		= FORK_IRQ,
 		.setup		= FORK_TASK,
@@ -372,7 +371,6 @@ static const struct workload workloads[] = {
 		.probe		= fault_probes,
 		.nr_probes	= ARRAY_SIZE(fault_probes),
 		.entry		= FAULT_ENTRY,
-		.misc		= FAULT_MISC,
 		.exit		= FAULT_EXIT,
 		.irq		= FAULT_IRQ,
 		.setup		= -1,
