@@ -9,10 +9,12 @@
  * any kernel.
  */
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 
 #include "kselftest_harness.h"
@@ -806,6 +808,68 @@ TEST_F_TIMEOUT(write_tracking, uffd_asynchronous, TEST_TIMEOUT)
 	write_pages(self->p, every_page);
 	expect_protected(_metadata, self->p, no_page);
 	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+	close(fd);
+}
+
+/* Notes which pages were written since they were protected, and protects these again. */
+static int scan_written(char *p, bool written[NR])
+{
+	struct page_region found[NR];
+	struct pm_scan_arg args = {
+		.size = sizeof(args),
+		.flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+		.start = (uintptr_t)p,
+		.end = (uintptr_t)(p + NR * ps),
+		.vec = (uintptr_t)found,
+		.vec_len = NR,
+		.category_mask = PAGE_IS_WRITTEN,
+		.return_mask = PAGE_IS_WRITTEN,
+	};
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	int i, nr;
+	__u64 addr;
+
+	if (fd < 0)
+		return -errno;
+	nr = ioctl(fd, PAGEMAP_SCAN, &args);
+	if (nr < 0)
+		nr = -errno;
+	close(fd);
+	memset(written, 0, NR * sizeof(*written));
+	for (i = 0; i < nr; i++)
+		for (addr = found[i].start; addr < found[i].end; addr += ps)
+			written[(addr - (uintptr_t)p) / ps] = true;
+	return nr < 0 ? nr : 0;
+}
+
+/* What was written before the fork is read-only when it is protected again. */
+TEST_F_TIMEOUT(write_tracking, uffd_scanned, TEST_TIMEOUT)
+{
+	bool written[NR];
+	struct cow_child c;
+	int i, fd, ret;
+
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	cow_fill(self->p, NR / 2 * ps, TAG);
+	ASSERT_EQ(0, share(&c, keeps, self->p));
+	ret = scan_written(self->p, written);
+	if (ret == -ENOTTY) {
+		cow_child_end(&c);
+		SKIP(return, "kernel without PAGEMAP_SCAN");
+	}
+	ASSERT_EQ(0, ret);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(i < NR / 2, written[i])
+			TH_LOG("page %d, written before the fork", i);
+	write_pages(self->p, odd);
+	ASSERT_EQ(0, scan_written(self->p, written));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(odd(i), written[i])
+			TH_LOG("page %d, written after the fork", i);
+	EXPECT_EQ(-1, wrong_content(self->p, odd));
+	EXPECT_EQ(0, cow_child_end(&c));
 	close(fd);
 }
 
