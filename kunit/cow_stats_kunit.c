@@ -827,7 +827,7 @@ KUNIT_ARRAY_PARAM(exec_reader, exec_readers, exec_reader_desc);
 
 /*
  * execve() holds exec_update_lock from the new credentials to the new address space.
- * Who may trace the old program must not see the counts of the new one.
+ * A process that may trace the old program must not see the counts of the new one.
  */
 static void read_waits_for_exec(struct kunit *test)
 {

@@ -460,7 +460,7 @@ struct files {
 	int own;
 };
 
-/* Whoever may not trace a process reads nothing of it, whoever has opened the file. */
+/* A process that may not trace another reads nothing of it, even from a file opened by root. */
 static bool may_not_read(int fd)
 {
 	char buf[FILE_SIZE];

@@ -564,7 +564,7 @@ static int reader(struct cow_child *self, void *arg)
 	bool backward = false;
 	int i, ret = 0;
 
-	/* Away from who counts; with one CPU, reads come in between all the same. */
+	/* On another CPU than the counting thread. With one CPU, preemption does as well. */
 	cow_leave_cpu();
 	for (i = 0; r->reads ? i < r->reads : !READ_ONCE(r->sh->stop); i++) {
 		int now = i & 1, last = !now;

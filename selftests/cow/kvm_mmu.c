@@ -613,7 +613,7 @@ static void *read_all_the_time(void *arg)
 		__atomic_add_fetch(&race->runs, 1, __ATOMIC_RELAXED);
 	} while (written < PAGES);
 out:
-	/* Whoever waits for another run need not. */
+	/* Nobody needs to wait for another run. */
 	__atomic_store_n(&race->runs, ~0U, __ATOMIC_RELAXED);
 	return NULL;
 }

@@ -354,8 +354,8 @@ static bool is_ignored(int sig)
 }
 
 /*
- * Who has closed a standard descriptor gets an error, not the output in whatever
- * file is opened next.
+ * If a standard descriptor is closed, that is an error: else the output would go to
+ * whatever file is opened next.
  */
 static void occupy_descriptors(void)
 {
