@@ -460,7 +460,7 @@ struct files {
 	int own;
 };
 
-/* A process that may not trace another reads nothing of it, even from a file opened by root. */
+/* A process that may not trace another reads nothing of it, whoever opened the file. */
 static bool may_not_read(int fd)
 {
 	char buf[FILE_SIZE];
