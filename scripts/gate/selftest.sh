@@ -41,7 +41,7 @@ list_submissions()
 	choose_submissions
 	for file in "${FILES[@]}"; do
 		submission_name "$file"
-	done
+	done | sort
 }
 
 submission_name()

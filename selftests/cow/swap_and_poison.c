@@ -526,7 +526,7 @@ static int round_of_soft_dirty(struct work *work)
 
 /*
  * Cleared while they are in swap, and brought back by a read: nothing is written, but the
- * next write must be noticed. Those that were written stay so when swap is switched off.
+ * next write must be noticed. Written pages stay soft-dirty when swapoff brings them back.
  */
 static int round_of_late_clearing(struct work *work)
 {
@@ -928,8 +928,10 @@ static void test_guard(struct __test_metadata *_metadata, char *p)
 {
 	struct cow_child c;
 
-	if (madvise(p + POISONED * ps, ps, MADV_GUARD_INSTALL))
+	if (madvise(p + POISONED * ps, ps, MADV_GUARD_INSTALL)) {
+		ASSERT_EQ(EINVAL, errno);
 		SKIP(return, "no MADV_GUARD_INSTALL for this memory");
+	}
 	refusal = SIGSEGV;
 	ASSERT_EQ(0, catch_refusals());
 	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
@@ -955,7 +957,7 @@ TEST_F_TIMEOUT(swap_and_poison, guard_in_file_is_inherited, TEST_TIMEOUT)
 
 	ASSERT_NE(NULL, p);
 	ASSERT_LE(0, fd);
-	/* What cow_fill() writes is a matter of the address, too. */
+	/* What cow_fill() writes depends on the address: the file gets a copy of it. */
 	cow_fill(p, NR * ps, TAG);
 	ASSERT_EQ((ssize_t)(NR * ps), write(fd, p, NR * ps));
 	ASSERT_EQ(p, mmap(p, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0));

@@ -20,8 +20,38 @@
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
 
+/* Since 6.7 */
+#ifndef PAGEMAP_SCAN
+struct page_region {
+	__u64 start;
+	__u64 end;
+	__u64 categories;
+};
+
+struct pm_scan_arg {
+	__u64 size;
+	__u64 flags;
+	__u64 start;
+	__u64 end;
+	__u64 walk_end;
+	__u64 vec;
+	__u64 vec_len;
+	__u64 max_pages;
+	__u64 category_inverted;
+	__u64 category_mask;
+	__u64 category_anyof_mask;
+	__u64 return_mask;
+};
+
+#define PAGEMAP_SCAN		_IOWR('f', 16, struct pm_scan_arg)
+#define PAGE_IS_WRITTEN		(1 << 1)
+#define PM_SCAN_WP_MATCHING	(1 << 0)
+#define PM_SCAN_CHECK_WPASYNC	(1 << 1)
+#endif
+
 #define NR		64	/* pages */
 #define TAG		23
+#define FIRST_ONE_IN_EIGHT	5
 #define FIRST_PINNED	10
 #define NR_PINNED	20
 
@@ -88,12 +118,12 @@ static bool runs(int i)
 
 static bool all_but_one_in_eight(int i)
 {
-	return i % 8 != 5;
+	return i % 8 != FIRST_ONE_IN_EIGHT;
 }
 
 static bool one_in_eight(int i)
 {
-	return i % 8 == 5;
+	return i % 8 == FIRST_ONE_IN_EIGHT;
 }
 
 static bool odd_but_one_in_eight(int i)
@@ -216,14 +246,13 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_by_force, TEST_TIMEOUT)
 	if (!cow_soft_dirty_works())
 		SKIP(return, NO_SOFT_DIRTY);
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
+	ret = cow_write_by_force(self->p);
+	if (ret < 0)
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
-	for (i = 0; i < NR; i++) {
-		if (!runs(i))
-			continue;
-		ret = cow_write_by_force(self->p + i * ps);
-		if (ret < 0)
-			SKIP(return, COW_NO_FORCE, strerror(-ret));
-	}
+	for (i = 0; i < NR; i++)
+		if (runs(i))
+			ASSERT_EQ(1, cow_write_by_force(self->p + i * ps));
 	expect_soft_dirty(_metadata, self->p, runs);
 	EXPECT_EQ(-1, wrong_content(self->p, runs));
 }
@@ -847,19 +876,15 @@ TEST_F_TIMEOUT(write_tracking, uffd_scanned, TEST_TIMEOUT)
 {
 	bool written[NR];
 	struct cow_child c;
-	int i, fd, ret;
+	int i, fd;
 
 	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
 		SKIP(return, "no asynchronous write protection by userfaultfd");
 	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
 	cow_fill(self->p, NR / 2 * ps, TAG);
 	ASSERT_EQ(0, share(&c, keeps, self->p));
-	ret = scan_written(self->p, written);
-	if (ret == -ENOTTY) {
-		cow_child_end(&c);
-		SKIP(return, "kernel without PAGEMAP_SCAN");
-	}
-	ASSERT_EQ(0, ret);
+	/* It is as old as UFFD_FEATURE_WP_ASYNC. */
+	ASSERT_EQ(0, scan_written(self->p, written));
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ(i < NR / 2, written[i])
 			TH_LOG("page %d, written before the fork", i);
@@ -897,15 +922,14 @@ TEST_F_TIMEOUT(write_tracking, uffd_by_force, TEST_TIMEOUT)
 
 	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
 		SKIP(return, "no asynchronous write protection by userfaultfd");
-	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
-	for (i = 0; i < NR; i++) {
-		if (!one_in_eight(i))
-			continue;
-		ret = cow_write_by_force(self->p + i * ps);
-		if (ret < 0)
-			SKIP(return, COW_NO_FORCE, strerror(-ret));
-	}
+	ret = cow_write_by_force(self->p + FIRST_ONE_IN_EIGHT * ps);
+	if (ret < 0)
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	for (i = 0; i < NR; i++)
+		if (one_in_eight(i))
+			ASSERT_EQ(1, cow_write_by_force(self->p + i * ps));
 	expect_protected(_metadata, self->p, all_but_one_in_eight);
 	EXPECT_EQ(-1, wrong_content(self->p, one_in_eight));
 	close(fd);
