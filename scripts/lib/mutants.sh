@@ -82,7 +82,7 @@ tests_of()
 #
 
 # A line for each mutant that its test has killed: the kernel, the mutant, and a hash of
-# what both were then. 'mutants --record' writes it.
+# what both were then, without other tests of the same file. 'mutants --record' writes it.
 VERIFIED=$ROOT/fixtures/mutants.verified
 
 # sources_of_test TEST: the files that a test is made of
@@ -98,19 +98,26 @@ sources_of_test()
 	esac
 }
 
-# content_of_mutant FILE: a hash of its patch and of the sources of its test
-content_of_mutant()
+# text_of_test TEST: its function and what that uses of the same files; all of the files if
+# it names a suite or a program
+text_of_test()
 {
-	{
-		cat "$1"
-		( cd "$ROOT" && sources_of_test "$(mutant_field "$1" Test)" | sort | xargs -r cat )
-	} | sha256sum | cut -c1-16
+	local name=${1#* }
+	case "$1" in
+	'kunit '*.*) name=${name#*.} ;;
+	'kselftest '*:*) name=${name#*:} ;;
+	*) name= ;;
+	esac
+	( cd "$ROOT" && sources_of_test "$1" | sort |
+		xargs -r python3 "${BASH_SOURCE[0]%/*}/test_text.py" "$name" )
 }
 
 # verified_line FILE
 verified_line()
 {
-	echo "$K_NAME $(mutant_name "$1") $(content_of_mutant "$1")"
+	local hash
+	hash=$({ cat "$1"; text_of_test "$(mutant_field "$1" Test)"; } | sha256sum | cut -c1-16)
+	echo "$K_NAME $(mutant_name "$1") $hash"
 }
 
 # has_changed FILE: since it was recorded as killed
@@ -152,10 +159,15 @@ passed_in()
 # another one whenever anything but the mutants and their tests has changed.
 KILLED=${COW_KILLED-}
 
-# killed_marker FILE: the file that marks a mutant, with its test, as killed
+# killed_marker FILE: the file that marks a mutant, with all sources of its test, as killed
 killed_marker()
 {
-	echo "$KILLED/$(mutant_name "$1").$(content_of_mutant "$1")"
+	local hash
+	hash=$({
+		cat "$1"
+		( cd "$ROOT" && sources_of_test "$(mutant_field "$1" Test)" | sort | xargs -r cat )
+	} | sha256sum | cut -c1-16)
+	echo "$KILLED/$(mutant_name "$1").$hash"
 }
 
 was_killed()

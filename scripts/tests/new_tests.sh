@@ -78,10 +78,10 @@ test_mutants_from()
 	rm -rf "$SCRATCH/mutants"
 }
 
-# A mutant has changed if its patch has, or a source of its test, since it was killed.
+# A mutant has changed if its patch has, or its test and what that uses, since it was killed.
 test_mutants_changed()
 {
-	local file=$SCRATCH/vma-bounds.patch K_NAME=6.12 VERIFIED=$SCRATCH/verified ROOT=$ROOT
+	local file=$SCRATCH/vma-bounds.patch suite K_NAME=6.12 VERIFIED=$SCRATCH/verified ROOT=$ROOT
 	want_same "$(sources_of_test 'kselftest adaptive:child_gone')" "$(cd "$ROOT" && ls selftests/cow/adaptive*.[ch])" || return
 	cp "$ROOT/fixtures/mutants/vma-bounds.patch" "$file"
 	mkdir -p "$SCRATCH/changed/kunit"
@@ -96,8 +96,14 @@ test_mutants_changed()
 	K_NAME=6.12
 	echo >> "$ROOT/kunit/cow_stats_kunit.c"
 	! has_changed "$file" || complain "changed by another suite" || return
-	echo >> "$ROOT/$(sources_of_test 'kunit cow_precopy.vma_end' | head -n 1)"
+	suite=$ROOT/$(sources_of_test 'kunit cow_precopy.vma_end')
+	sed -i '/^static void notifier_range(/a /* changed */' "$suite"
+	! has_changed "$file" || complain "changed by another test of the suite" || return
+	sed -i '/^static void vma_end(/a /* changed */' "$suite"
 	has_changed "$file" || complain "not changed by its test" || return
+	record_killed "$file"
+	sed -i '/^static void test_bound(/a /* changed */' "$suite"
+	has_changed "$file" || complain "not changed by what its test uses" || return
 	record_killed "$file"
 	want_same "$(wc -l < "$VERIFIED")" 2 || return
 	echo >> "$file"
