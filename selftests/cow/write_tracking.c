@@ -44,9 +44,9 @@ struct pm_scan_arg {
 };
 
 #define PAGEMAP_SCAN		_IOWR('f', 16, struct pm_scan_arg)
-#define PAGE_IS_WRITTEN		(1 << 1)
-#define PM_SCAN_WP_MATCHING	(1 << 0)
-#define PM_SCAN_CHECK_WPASYNC	(1 << 1)
+#define PAGE_IS_WRITTEN		0x2
+#define PM_SCAN_WP_MATCHING	0x1
+#define PM_SCAN_CHECK_WPASYNC	0x2
 #endif
 
 #define NR		64	/* pages */
