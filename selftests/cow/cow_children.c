@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +19,29 @@
 
 #include "cow_helpers.h"
 
+/* glibc since 2.35 registers an area of each thread at an offset from its thread pointer. */
+#if __has_include("sys/rseq.h")
+#include <sys/rseq.h>
+#endif
+#ifdef __x86_64__
+#define THREAD_POINTER	((char *)pthread_self())
+#else
+#define THREAD_POINTER	((char *)__builtin_thread_pointer())
+#endif
+
 /* What tells a child to end. Not EOF: its siblings have that pipe too. */
 #define BYE	255
+
+/*
+ * The kernel writes there when it reschedules the thread (rseq). That takes a fault while
+ * the page is shared with a child: not while a test counts.
+ */
+static void own_rseq(void)
+{
+#ifdef RSEQ_SIG
+	__atomic_fetch_or(THREAD_POINTER + __rseq_offset, 0, __ATOMIC_RELAXED);
+#endif
+}
 
 int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 {
@@ -47,6 +69,7 @@ int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg)
 		close(up[1]);
 		return -err;
 	}
+	own_rseq();
 	if (!pid) {
 		struct cow_child self = {
 			.pid = parent,
@@ -154,6 +177,7 @@ void cow_own_stack(void)
 	size_t ps = cow_page_size();
 	volatile char here[STACK_BELOW], *p;
 
+	own_rseq();
 	p = here - (uintptr_t)here % ps;
 	/* Not the main thread's stack */
 	if (p > end || end - p > STACK_MAX)

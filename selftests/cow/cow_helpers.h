@@ -269,8 +269,8 @@ static inline char cow_peek(const void *addr)
 }
 
 /*
- * Write to each page of the stack from what the next calls may use up to its end, so that
- * none is still shared with a child. Where they begin is random: otherwise one run in
+ * Write to each page of the stack from what the next calls may use up to its end, and to
+ * what the kernel writes when it reschedules, so that none is still shared with a child. Where they begin is random: otherwise one run in
  * fifty has a variable, or the frame of a caller, alone in a page that is written to while
  * the test counts.
  */

@@ -69,9 +69,6 @@ static int own_counts(struct cow_stats *s)
 
 	cow_own_stack();
 	ret = cow_stats_read_pid(s, 0) ?: cow_stats_read_pid(s, 0);
-	/* The kernel writes there when it reschedules (rseq). */
-	__atomic_fetch_or((char *)pthread_self(), 0, __ATOMIC_RELAXED);
-	__atomic_fetch_or((char *)pthread_self() + 2048, 0, __ATOMIC_RELAXED);
 	return ret ?: cow_stats_read_pid(s, 0);
 }
 
