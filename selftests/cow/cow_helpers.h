@@ -270,9 +270,9 @@ static inline char cow_peek(const void *addr)
 
 /*
  * Write to each page of the stack from what the next calls may use up to its end, and to
- * what the kernel writes when it reschedules, so that none is still shared with a child. Where they begin is random: otherwise one run in
- * fifty has a variable, or the frame of a caller, alone in a page that is written to while
- * the test counts.
+ * what the kernel writes when it reschedules, so that none is still shared with a child.
+ * Where these begin is random: otherwise one run in fifty has a variable, or the frame of
+ * a caller, alone in a page that is written to while the test counts.
  */
 void cow_own_stack(void);
 
