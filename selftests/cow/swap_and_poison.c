@@ -473,6 +473,19 @@ static bool bits_are_right(const char *p, __u64 bit, page_set want)
 	return true;
 }
 
+/* Out to swap, and back when that is switched off: the same pages have the bit. */
+static int swapoff_keeps(struct work *work, __u64 bit, page_set want)
+{
+	int ret;
+
+	if (!swap_out(work->cgroup, work->p))
+		return NOT_SWAPPED;
+	ret = without_swap(work);
+	if (ret != FINE)
+		return ret;
+	return bits_are_right(work->p, bit, want) ? FINE : LOST_FROM_SWAP;
+}
+
 static int inherits_soft_dirty(struct cow_child *self, void *arg)
 {
 	struct work *work = arg;
@@ -544,13 +557,9 @@ static int round_of_late_clearing(struct work *work)
 	write_pages(work->p, odd, TAG + 1);
 	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, odd))
 		return NOT_WRITTEN;
-	if (!swap_out(work->cgroup, work->p))
-		return NOT_SWAPPED;
-	ret = without_swap(work);
+	ret = swapoff_keeps(work, COW_PM_SOFT_DIRTY, odd);
 	if (ret != FINE)
 		return ret;
-	if (!bits_are_right(work->p, COW_PM_SOFT_DIRTY, odd))
-		return LOST_FROM_SWAP;
 	return content_is_right(work->p, odd, TAG + 1) ? FINE : PARENT_IS_WRONG;
 }
 
@@ -629,13 +638,9 @@ static int round_of_late_protection(struct work *work)
 		return PARENT_IS_WRONG;
 	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
 		return LOST_FROM_SWAP;
-	if (!swap_out(work->cgroup, work->p))
-		return NOT_SWAPPED;
-	ret = without_swap(work);
+	ret = swapoff_keeps(work, COW_PM_UFFD_WP, odd);
 	if (ret != FINE)
 		return ret;
-	if (!bits_are_right(work->p, COW_PM_UFFD_WP, odd))
-		return LOST_FROM_SWAP;
 	close(fd);
 	return content_is_right(work->p, no_page, 0) ? FINE : PARENT_IS_WRONG;
 }
