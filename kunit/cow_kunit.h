@@ -10,7 +10,7 @@
  * - cow_kunit_mm.c: address spaces, faults, changes of PTEs and VMAs
  * - cow_kunit_expect.c: what is recorded and expected
  * - cow_kunit_cases.c: neighbours that differ, refusing VMAs, races, stubs
- * - cow_kunit_pte.h: PTEs as hardware leaves them
+ * - cow_kunit_pte.h: PTEs of each kind
  */
 #ifndef __MM_COW_KUNIT_H
 #define __MM_COW_KUNIT_H

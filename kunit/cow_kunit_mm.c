@@ -25,6 +25,22 @@ unsigned long cowt_page_addr(struct kunit *test, unsigned int i)
 	return f->region + i * PAGE_SIZE;
 }
 
+static void free_page_action(void *page)
+{
+	__free_page(page);
+}
+
+/* A page that is in no address space, until the test ends */
+struct page *cowt_page(struct kunit *test)
+{
+	struct page *page = alloc_page(GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_ASSERT_EQ(test,
+			kunit_add_action_or_reset(test, free_page_action, page), 0);
+	return page;
+}
+
 /*
  * Looking at address spaces
  */

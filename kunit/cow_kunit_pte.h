@@ -1,14 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * KUnit tests of copy-on-write faults: what PTEs say of a write.
+ * KUnit tests of copy-on-write faults: PTEs of each kind, and what they map.
  */
 #ifndef __MM_COW_KUNIT_PTE_H
 #define __MM_COW_KUNIT_PTE_H
 
 #include <linux/mm.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+
+struct kunit;
 
 /* Can a write that took a fault be told from one that hardware noted? */
 #define HAS_DEMAND	(IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) || IS_ENABLED(CONFIG_ARM64))
+
+/* The flags of private anonymous memory after mmap() */
+#define PRIVATE_ANON	(VM_READ | VM_WRITE | VM_MAYREAD | VM_MAYWRITE | \
+			 VM_MAYEXEC | VM_ACCOUNT | VM_SOFTDIRTY)
+
+struct page *cowt_page(struct kunit *test);
+
+static inline pte_t cowt_readonly_pte(struct page *page)
+{
+	return pte_wrprotect(mk_pte(page, PAGE_READONLY));
+}
+
+static inline pte_t cowt_protnone_pte(struct page *page)
+{
+	return pte_modify(cowt_readonly_pte(page), PAGE_NONE);
+}
+
+static inline pte_t cowt_swap_pte(struct page *page)
+{
+	return swp_entry_to_pte(swp_entry(0, 1));
+}
 
 /* As hardware leaves a PTE: a fault would set the soft-dirty bit, or arm64's PTE_DIRTY. */
 static inline pte_t cowt_pte_hw_written(pte_t pte)

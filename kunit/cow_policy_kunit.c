@@ -583,11 +583,25 @@ static const struct policy_case dense_cases[] = {
 			BITS(28, 32) | BITS(34, 38),
 	}, {
 		.desc = "a run of 15 counts",
-		.pos = 50, .demand = BITS(0, 14) | BITS(17, 24), .max = 1,
+		.pos = 50, .demand = BITS(1, 15) | BITS(18, 25), .max = 1,
 		.want = BIT_ULL(51),
 	}, {
 		.desc = "a run of 15 and 7 more, with the fault 23",
-		.pos = 50, .demand = BITS(0, 14) | BITS(17, 23),
+		.pos = 50, .demand = BITS(1, 15) | BITS(18, 24),
+	}, {
+		.desc = "8 pages at the beginning may be a longer run's",
+		.pos = 50, .demand = BITS(0, 7) | BITS(10, 17) | BITS(20, 27),
+	}, {
+		.desc = "7 pages at the beginning count",
+		.pos = 50, .demand = BITS(0, 6) | BITS(10, 17) | BITS(20, 27),
+		.max = 1, .want = BIT_ULL(51),
+	}, {
+		.desc = "8 pages at the end may be a longer run's",
+		.pos = 20, .demand = BITS(56, 63) | BITS(30, 37) | BITS(40, 47),
+	}, {
+		.desc = "7 pages at the end count",
+		.pos = 20, .demand = BITS(57, 63) | BITS(30, 37) | BITS(40, 47),
+		.max = 1, .want = BIT_ULL(21),
 	}, {
 		.desc = "24 beside a run of 16",
 		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 43),
@@ -842,6 +856,19 @@ static unsigned int sim_count(const struct sim *s, unsigned int page, int step,
 	return nr;
 }
 
+/* Like cow_run_of_windows() */
+static bool sim_run_of_windows(const struct sim *s, unsigned int page, int step)
+{
+	unsigned int nr, faults = 0;
+
+	for (nr = 0; nr < COW_RUN_WINDOWS; nr++, page += step) {
+		if (!sim_written(s, page))
+			return false;
+		faults += s->state[page] == SIM_DEMANDED;
+	}
+	return faults == 1 || faults == 2;
+}
+
 /* Like cow_run() */
 static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
 			    unsigned int limit)
@@ -850,6 +877,9 @@ static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
 	unsigned int in_table = step > 0 ? PTRS_PER_PTE - 1 - index : index;
 	unsigned int nr;
 
+	if (s->hw_dirty && min(in_table, limit) >= COW_RUN_WINDOWS &&
+	    sim_run_of_windows(s, page + step, step))
+		return limit;
 	nr = sim_count(s, page + step, step, min(in_table, limit));
 	if (nr == in_table && nr < limit)
 		nr += sim_count(s, page + step * (int)(nr + 1), step, limit - nr);
@@ -1134,6 +1164,45 @@ static void bound_of_waste(struct kunit *test)
 	}
 }
 
+struct found_case {
+	const char *desc;
+	u8 pages[64];
+};
+
+/* Sequences of writes that a search found, and which no random one will repeat */
+static const struct found_case found_cases[] = {
+	{
+		.desc = "a run over the end of a block counts in both",
+		.pages = {
+		119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131,
+		132, 133, 134, 155, 158, 159, 162, 163, 166, 167, 170, 171, 174,
+		175, 178, 179, 182, 183, 186, 187, 190, 191, 70, 79, 92, 82,
+		111, 68, 84, 100, 97, 93, 86, 108, 90, 105, 72, 110, 74, 95, 83,
+		136, 153, 118,
+		},
+	}, {
+		.desc = "rule 4 takes a whole window",
+		.pages = {
+		85, 84, 119, 87, 127, 113, 118, 99, 112, 114, 101, 108, 106, 86,
+		93, 100, 89, 105, 95, 107, 125, 115, 80, 69, 64, 65, 66, 67, 68,
+		70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 63, 104, 110,
+		},
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(found, found_cases, desc);
+
+static void bound_found(struct kunit *test)
+{
+	const struct found_case *c = test->param_value;
+	struct sim *s = new_sim(test);
+	unsigned int i;
+
+	s->what = c->desc;
+	for (i = 0; c->pages[i]; i++)
+		sim_write(s, c->pages[i]);
+}
+
 /* Write to @nr pages from @from on, then to the next shared page at each end. */
 static void write_both_ends(struct sim *s, unsigned int from, unsigned int nr)
 {
@@ -1360,6 +1429,7 @@ static struct kunit_case cow_policy_cases[] = {
 	KUNIT_CASE_PARAM(dense, dense_gen_params),
 	KUNIT_CASE(any_evidence),
 	KUNIT_CASE_PARAM(bound_of_waste, bound_gen_params),
+	KUNIT_CASE_PARAM(bound_found, found_gen_params),
 	KUNIT_CASE_PARAM(bound_at_both_ends, bound_gen_params),
 	KUNIT_CASE(forward),
 	KUNIT_CASE(backward),
