@@ -435,7 +435,7 @@ static unsigned int model_run(const struct gather_space *g, unsigned int fault,
 	unsigned int nr;
 
 	reach = min(reach, limit);
-	if (reach >= 32 && model_windows(g, fault, step))
+	if (reach >= 64 && model_windows(g, fault, step))
 		return reach;
 	for (nr = 0; nr < limit; nr++) {
 		unsigned int page = fault + step * (int)(nr + 1);
@@ -620,10 +620,10 @@ static const struct windows_case windows_cases[] = {
 		.pages = 40, .demanded = { 16, 31 }, .in_table = 31, .want = 40,
 	}, {
 		.desc = "as far as the VMA",
-		.pages = 32, .demanded = { 16, 32 }, .in_vma = 50, .want = 50,
+		.pages = 32, .demanded = { 16, 32 }, .in_vma = 64, .want = 64,
 	}, {
-		.desc = "over the end of the VMA",
-		.pages = 32, .demanded = { 16, 31 }, .in_vma = 31, .want = 31,
+		.desc = "too little of the VMA is left to count",
+		.pages = 32, .demanded = { 16, 32 }, .in_vma = 63, .want = 32,
 	},
 };
 
@@ -657,15 +657,14 @@ static void expect_windows(struct kunit *test, const struct windows_case *c, int
 static void windows(struct kunit *test)
 {
 	const struct windows_case *c = test->param_value;
-	unsigned int counted = c->in_vma ? min(c->pages, c->in_vma) : c->pages;
-	unsigned int want = HAS_DEMAND ? c->want : counted;
+	unsigned int want = HAS_DEMAND ? c->want : c->pages;
 
 	if (__is_defined(__PAGETABLE_PMD_FOLDED) && c->in_table)
 		kunit_skip(test, "a run ends with the page table in this configuration");
 	expect_windows(test, c, -1, true, want);
 	expect_windows(test, c, 1, true, want);
-	expect_windows(test, c, -1, false, counted);
-	expect_windows(test, c, 1, false, counted);
+	expect_windows(test, c, -1, false, c->pages);
+	expect_windows(test, c, 1, false, c->pages);
 }
 
 struct kind_case {

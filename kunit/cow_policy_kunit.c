@@ -877,8 +877,8 @@ static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
 	unsigned int in_table = step > 0 ? PTRS_PER_PTE - 1 - index : index;
 	unsigned int nr;
 
-	if (s->hw_dirty && min(in_table, limit) >= COW_RUN_WINDOWS &&
-	    sim_run_of_windows(s, page + step, step))
+	if (s->hw_dirty && in_table >= COW_RUN_WINDOWS &&
+	    limit >= 2 * COW_RUN_WINDOWS && sim_run_of_windows(s, page + step, step))
 		return limit;
 	nr = sim_count(s, page + step, step, min(in_table, limit));
 	if (nr == in_table && nr < limit)
