@@ -244,17 +244,25 @@ static const struct gather_case gather_cases[] = {
 		.fault = T + 100, .from = T + 85, .to = T + 99,
 		.before = 15, .first = 0, .last = 63,
 	}, {
-		.desc = "16 pages: what a window may have is looked at",
+		.desc = "16 pages",
 		.fault = T + 100, .from = T + 84, .to = T + 99,
-		.before = 16, .first = 32, .last = 47,
+		.before = 16, .first = 0, .last = 63,
 	}, {
 		.desc = "16 pages above",
 		.fault = T + 100, .from = T + 101, .to = T + 116,
-		.after = 16, .first = 32, .last = 47,
+		.after = 16, .first = 0, .last = 63,
 	}, {
-		.desc = "16 pages, at most 5",
-		.fault = T + 100, .from = T + 84, .to = T + 99, .max = 5,
-		.before = 16, .first = 32, .last = 39,
+		.desc = "119 pages",
+		.fault = T + 300, .from = T + 181, .to = T + 299,
+		.before = 119, .first = 0, .last = 63,
+	}, {
+		.desc = "120 pages: what a window may have is looked at",
+		.fault = T + 300, .from = T + 180, .to = T + 299,
+		.before = 120, .first = 32, .last = 47,
+	}, {
+		.desc = "120 pages, at most 5",
+		.fault = T + 300, .from = T + 180, .to = T + 299, .max = 5,
+		.before = 120, .first = 40, .last = 47,
 	}, {
 		.desc = "all: no further than needed",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1,
@@ -264,9 +272,9 @@ static const struct gather_case gather_cases[] = {
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 1,
 		.before = 8, .after = 8, .first = 0, .last = 63,
 	}, {
-		.desc = "all, at most 3",
-		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 3,
-		.before = 24, .after = 24, .first = 44, .last = 47,
+		.desc = "all, at most 2",
+		.fault = T + 300, .from = 0, .to = 3 * T - 1, .max = 2,
+		.before = 120, .after = 120, .first = 44, .last = 47,
 	}, {
 		.desc = "all, reuse",
 		.fault = T + 300, .from = 0, .to = 3 * T - 1, .reuse = true,
@@ -306,7 +314,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the run goes on in the table before",
 		.fault = T + 5, .from = T - 22, .to = T + 4,
-		.before = 27, .first = 0, .last = 15,
+		.before = 27, .first = 0, .last = 63,
 	}, {
 		.desc = "the run goes on in the table before, too far",
 		.fault = T + 5, .from = 0, .to = T + 4,
@@ -322,7 +330,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the run goes on in the next table",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 2 * T + 21,
-		.after = 27, .first = 48, .last = 63,
+		.after = 27, .first = 0, .last = 63,
 	}, {
 		.desc = "the run goes on in the next table, too far",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 3 * T - 1,
@@ -413,10 +421,11 @@ static bool model_in_reach(const struct gather_space *g, unsigned int fault,
 	       !((gather_addr(g, page) ^ gather_addr(g, fault)) & PUD_MASK);
 }
 
-/* Are the nearest 32 pages of a run in this table, with one fault or two? */
-static bool model_windows(const struct gather_space *g, unsigned int fault, int step)
+/* Are the nearest 32 pages of a run in this table, with a fault for each window? */
+static bool model_windows(const struct gather_space *g, unsigned int fault, int step,
+			  unsigned int max)
 {
-	unsigned int nr, page, faults = 0;
+	unsigned int nr, page, size = 1, faults = 0;
 
 	for (nr = 1; nr <= 32; nr++) {
 		page = fault + step * (int)nr;
@@ -424,18 +433,20 @@ static bool model_windows(const struct gather_space *g, unsigned int fault, int 
 			return false;
 		faults += g->kind[page] == GATHER_DEMANDED;
 	}
-	return HAS_DEMAND && g->hw_dirty && (faults == 1 || faults == 2);
+	while (size <= max)
+		size *= 2;
+	return HAS_DEMAND && g->hw_dirty && faults && faults * size <= 32;
 }
 
 /* As cow_run(). */
 static unsigned int model_run(const struct gather_space *g, unsigned int fault,
-			      int step, unsigned int limit)
+			      int step, unsigned int limit, unsigned int max)
 {
 	unsigned int reach = step > 0 ? g->end - 1 - fault : fault - g->start;
 	unsigned int nr;
 
 	reach = min(reach, limit);
-	if (reach >= 64 && model_windows(g, fault, step))
+	if (reach >= 64 && model_windows(g, fault, step, max))
 		return reach;
 	for (nr = 0; nr < limit; nr++) {
 		unsigned int page = fault + step * (int)(nr + 1);
@@ -472,17 +483,41 @@ static bool model_dense(const struct gather_space *g, unsigned int fault,
 	return e->reuse || model_table_is_dense(g, fault);
 }
 
+/* Is the whole block looked at, for rule 3? */
+static bool model_young(const struct cow_evidence *e)
+{
+	unsigned int run = max(e->before, e->after);
+
+	return e->hw_dirty && !e->sequential && !e->reuse && run >= 16 && run < 120;
+}
+
+/* May an unused page be in the block of the last page of the run? */
+static bool model_unused_far(const struct gather_space *g, unsigned int fault,
+			     const struct cow_evidence *e)
+{
+	unsigned int far = e->before >= e->after ? fault - e->before : fault + e->after;
+	unsigned int page;
+
+	if (far / T != fault / T)
+		return true;
+	for (page = g->start; page < g->end; page++) {
+		if (page / COW_BLOCK == far / COW_BLOCK && g->kind[page] == GATHER_UNUSED)
+			return true;
+	}
+	return false;
+}
+
 static struct cow_evidence model_gather(const struct gather_space *g,
 					unsigned int fault, unsigned int max,
 					bool reuse, bool sequential)
 {
 	unsigned int block = round_down(fault, COW_BLOCK), size = COW_BLOCK, i;
 	unsigned int most = reuse ? min(max * 4 + 3, 63u) : max;
-	unsigned int limit = reuse ? most : max * 8;
+	unsigned int limit = reuse ? most : max > 1 ? 120 : 8;
 	struct cow_evidence e = {
 		.pos = fault - block,
-		.before = model_run(g, fault, -1, limit),
-		.after = model_run(g, fault, 1, limit),
+		.before = model_run(g, fault, -1, limit, max),
+		.after = model_run(g, fault, 1, limit, max),
 		.max = most,
 		.reuse = reuse,
 		.hw_dirty = g->hw_dirty,
@@ -490,10 +525,11 @@ static struct cow_evidence model_gather(const struct gather_space *g,
 	};
 
 	e.dense = model_dense(g, fault, &e);
+	e.unused_far = model_young(&e) && model_unused_far(g, fault, &e);
 	/* No rule applies. */
 	if (!e.dense && !sequential && max(e.before, e.after) < 3)
 		return e;
-	if (!e.dense)
+	if (!e.dense && !model_young(&e))
 		for (size = 2; size <= most; size *= 2)
 			;
 	for (i = 0; i < COW_BLOCK; i++) {
@@ -582,17 +618,20 @@ static void run_no_hw_dirty(struct kunit *test)
  * @demanded: those that took a fault: their distances from the fault to come
  * @in_table: number of pages in the same page table; 0 if there are enough
  * @in_vma: number of pages in the VMA; 0 if there are enough
+ * @max: vm.cow_precopy_max; 0 for the default
  * @want: length of the run that is found
  */
 struct windows_case {
 	const char *desc;
 	unsigned int pages;
-	unsigned int demanded[3];
+	unsigned int demanded[5];
 	unsigned int in_table;
 	unsigned int in_vma;
+	unsigned int max;
 	unsigned int want;
 };
 
+/* Where no bit tells faults from hardware, all are counted, as in "no fault". */
 static const struct windows_case windows_cases[] = {
 	{
 		.desc = "two windows",
@@ -604,8 +643,20 @@ static const struct windows_case windows_cases[] = {
 		.desc = "three faults",
 		.pages = 32, .demanded = { 10, 16, 32 }, .want = 32,
 	}, {
+		.desc = "a third fault behind them",
+		.pages = 33, .demanded = { 16, 32, 33 }, .want = 120,
+	}, {
 		.desc = "no fault",
 		.pages = 32, .want = 32,
+	}, {
+		.desc = "four windows, at most 7",
+		.pages = 32, .demanded = { 8, 16, 24, 32 }, .max = 7, .want = 120,
+	}, {
+		.desc = "five faults, at most 7",
+		.pages = 32, .demanded = { 8, 10, 16, 24, 32 }, .max = 7, .want = 32,
+	}, {
+		.desc = "three faults, at most 8",
+		.pages = 32, .demanded = { 10, 16, 32 }, .max = 8, .want = 32,
 	}, {
 		.desc = "one window",
 		.pages = 16, .demanded = { 16 }, .want = 16,
@@ -648,7 +699,7 @@ static void expect_windows(struct kunit *test, const struct windows_case *c, int
 		g->end = fault + 1 + c->in_vma;
 	else if (c->in_vma)
 		g->start = fault - c->in_vma;
-	e = gather(test, g, fault, COW_PRECOPY_MAX_PAGES, false, false);
+	e = gather(test, g, fault, c->max ?: COW_PRECOPY_MAX_PAGES, false, false);
 	KUNIT_EXPECT_EQ(test, e.before, step > 0 ? 0 : want);
 	KUNIT_EXPECT_EQ(test, e.after, step > 0 ? want : 0);
 }
@@ -665,6 +716,104 @@ static void windows(struct kunit *test)
 	expect_windows(test, c, 1, true, want);
 	expect_windows(test, c, -1, false, c->pages);
 	expect_windows(test, c, 1, false, c->pages);
+}
+
+/**
+ * struct far_case - a run with an unused page near its beginning
+ * @desc: description
+ * @fault: the page of the fault
+ * @from: first page of the run
+ * @to: last page of the run
+ * @unused: the unused page
+ * @start: first page of the VMA
+ * @reuse: the faulting page will not be copied
+ * @sequential: MADV_SEQUENTIAL
+ * @want: the unused page may matter
+ */
+struct far_case {
+	const char *desc;
+	unsigned int fault;
+	unsigned int from;
+	unsigned int to;
+	unsigned int unused;
+	unsigned int start;
+	bool reuse;
+	bool sequential;
+	bool want;
+};
+
+static const struct far_case far_cases[] = {
+	{
+		.desc = "first page of the block",
+		.fault = T + 200, .from = T + 140, .to = T + 199,
+		.unused = T + 128, .want = true,
+	}, {
+		.desc = "in the block before",
+		.fault = T + 200, .from = T + 140, .to = T + 199,
+		.unused = T + 127,
+	}, {
+		.desc = "last page of the block",
+		.fault = T + 100, .from = T + 101, .to = T + 150,
+		.unused = T + 191, .want = true,
+	}, {
+		.desc = "in the block behind",
+		.fault = T + 100, .from = T + 101, .to = T + 150,
+		.unused = T + 192,
+	}, {
+		.desc = "the run begins with the block",
+		.fault = T + 200, .from = T + 128, .to = T + 199,
+		.unused = T + 127,
+	}, {
+		.desc = "outside of the VMA",
+		.fault = T + 200, .from = T + 140, .to = T + 199,
+		.unused = T + 130, .start = T + 131,
+	}, {
+		.desc = "15 pages",
+		.fault = T + 200, .from = T + 185, .to = T + 199,
+		.unused = T + 130,
+	}, {
+		.desc = "119 pages",
+		.fault = T + 300, .from = T + 181, .to = T + 299,
+		.unused = T + 130, .want = true,
+	}, {
+		.desc = "120 pages",
+		.fault = T + 300, .from = T + 180, .to = T + 299,
+		.unused = T + 130,
+	}, {
+		.desc = "the run begins in another page table",
+		.fault = T + 20, .from = T - 10, .to = T + 19,
+		.unused = T + 500, .want = true,
+	}, {
+		.desc = "sequential",
+		.fault = T + 200, .from = T + 140, .to = T + 199,
+		.unused = T + 130, .sequential = true,
+	}, {
+		.desc = "reuse",
+		.fault = T + 200, .from = T + 140, .to = T + 199,
+		.unused = T + 130, .reuse = true,
+	},
+};
+
+KUNIT_ARRAY_PARAM_DESC(far, far_cases, desc);
+
+static void unused_far(struct kunit *test)
+{
+	const struct far_case *c = test->param_value;
+	struct gather_space *g = new_gather_space(test);
+	struct cow_evidence e;
+
+	if (__is_defined(__PAGETABLE_PMD_FOLDED) && c->from < T)
+		kunit_skip(test, "a run ends with the page table in this configuration");
+	memset(g->kind, GATHER_READONLY, sizeof(g->kind));
+	memset(g->kind + c->from, GATHER_DEMANDED, c->to - c->from + 1);
+	g->kind[c->unused] = GATHER_UNUSED;
+	g->start = c->start;
+	g->hw_dirty = true;
+	e = gather(test, g, c->fault, COW_PRECOPY_MAX_PAGES, c->reuse, c->sequential);
+	KUNIT_EXPECT_EQ(test, e.unused_far, c->want);
+	g->hw_dirty = false;
+	e = gather(test, g, c->fault, COW_PRECOPY_MAX_PAGES, c->reuse, c->sequential);
+	KUNIT_EXPECT_FALSE(test, e.unused_far);
 }
 
 struct kind_case {
@@ -802,7 +951,7 @@ static void random(struct kunit *test)
 		if (e.valid == want.valid && e.written == want.written &&
 		    e.demand == want.demand && e.unused == want.unused &&
 		    e.pos == want.pos && e.before == want.before &&
-		    e.dense == want.dense &&
+		    e.dense == want.dense && e.unused_far == want.unused_far &&
 		    e.after == want.after && e.max == want.max &&
 		    e.reuse == want.reuse && e.hw_dirty == want.hw_dirty &&
 		    e.sequential == want.sequential)
@@ -816,6 +965,7 @@ static void random(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, e.before, want.before);
 		KUNIT_EXPECT_EQ(test, e.after, want.after);
 		KUNIT_EXPECT_EQ(test, e.dense, want.dense);
+		KUNIT_EXPECT_EQ(test, e.unused_far, want.unused_far);
 		return;
 	}
 }
@@ -824,6 +974,7 @@ static struct kunit_case cow_gather_cases[] = {
 	KUNIT_CASE_PARAM(run, gather_gen_params),
 	KUNIT_CASE_PARAM(run_no_hw_dirty, gather_gen_params),
 	KUNIT_CASE_PARAM(windows, windows_gen_params),
+	KUNIT_CASE_PARAM(unused_far, far_gen_params),
 	KUNIT_CASE_PARAM(kinds, kind_gen_params),
 	KUNIT_CASE(random),
 	{}

@@ -45,6 +45,7 @@
  * @no_hw_dirty: hardware does not set dirty bits
  * @sequential: MADV_SEQUENTIAL
  * @sparse_table: little of the page table is writable
+ * @unused_far: there is an unused page where the run begins
  * @want: the pages that are taken
  */
 struct policy_case {
@@ -61,6 +62,7 @@ struct policy_case {
 	bool no_hw_dirty;
 	bool sequential;
 	bool sparse_table;
+	bool unused_far;
 	u64 want;
 };
 
@@ -92,6 +94,7 @@ static struct cow_evidence policy_evidence(const struct policy_case *c)
 		.reuse = c->reuse,
 		.hw_dirty = !c->no_hw_dirty,
 		.dense = !c->sparse_table,
+		.unused_far = c->unused_far,
 		.sequential = c->sequential,
 	};
 }
@@ -386,6 +389,22 @@ static const struct policy_case window_cases[] = {
 		.pos = 32, .before = 120, .unused = BIT_ULL(31),
 		.want = BITS(33, 47),
 	}, {
+		.desc = "119 pages, unused page in the block",
+		.pos = 32, .before = 119, .unused = BIT_ULL(63),
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "16 pages, unused page in the block, backward",
+		.pos = 47, .after = 16, .unused = BIT_ULL(0),
+		.want = BIT_ULL(46),
+	}, {
+		.desc = "119 pages, unused page where they begin",
+		.pos = 32, .before = 119, .unused_far = true,
+		.want = BIT_ULL(33),
+	}, {
+		.desc = "long run, unused page where it begins",
+		.pos = 32, .before = 120, .unused_far = true,
+		.want = BITS(33, 47),
+	}, {
 		.desc = "at most 7, unused page behind the aligned ones",
 		.pos = 32, .before = 120, .unused = BIT_ULL(40), .max = 7,
 		.want = BITS(33, 39),
@@ -583,25 +602,11 @@ static const struct policy_case dense_cases[] = {
 			BITS(28, 32) | BITS(34, 38),
 	}, {
 		.desc = "a run of 15 counts",
-		.pos = 50, .demand = BITS(1, 15) | BITS(18, 25), .max = 1,
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 24), .max = 1,
 		.want = BIT_ULL(51),
 	}, {
 		.desc = "a run of 15 and 7 more, with the fault 23",
-		.pos = 50, .demand = BITS(1, 15) | BITS(18, 24),
-	}, {
-		.desc = "8 pages at the beginning may be a longer run's",
-		.pos = 50, .demand = BITS(0, 7) | BITS(10, 17) | BITS(20, 27),
-	}, {
-		.desc = "7 pages at the beginning count",
-		.pos = 50, .demand = BITS(0, 6) | BITS(10, 17) | BITS(20, 27),
-		.max = 1, .want = BIT_ULL(51),
-	}, {
-		.desc = "8 pages at the end may be a longer run's",
-		.pos = 20, .demand = BITS(56, 63) | BITS(30, 37) | BITS(40, 47),
-	}, {
-		.desc = "7 pages at the end count",
-		.pos = 20, .demand = BITS(57, 63) | BITS(30, 37) | BITS(40, 47),
-		.max = 1, .want = BIT_ULL(21),
+		.pos = 50, .demand = BITS(0, 14) | BITS(17, 23),
 	}, {
 		.desc = "24 beside a run of 16",
 		.pos = 56, .demand = BITS(0, 15) | BITS(18, 30) | BITS(34, 43),
@@ -856,17 +861,19 @@ static unsigned int sim_count(const struct sim *s, unsigned int page, int step,
 	return nr;
 }
 
-/* Like cow_run_of_windows() */
+/* Are the nearest pages of a run whole windows? */
 static bool sim_run_of_windows(const struct sim *s, unsigned int page, int step)
 {
 	unsigned int nr, faults = 0;
 
+	if (!s->hw_dirty)
+		return false;
 	for (nr = 0; nr < COW_RUN_WINDOWS; nr++, page += step) {
 		if (!sim_written(s, page))
 			return false;
 		faults += s->state[page] == SIM_DEMANDED;
 	}
-	return faults == 1 || faults == 2;
+	return faults && faults <= COW_RUN_WINDOWS / roundup_pow_of_two(s->max + 1);
 }
 
 /* Like cow_run() */
@@ -877,8 +884,8 @@ static unsigned int sim_run(const struct sim *s, unsigned int page, int step,
 	unsigned int in_table = step > 0 ? PTRS_PER_PTE - 1 - index : index;
 	unsigned int nr;
 
-	if (s->hw_dirty && in_table >= COW_RUN_WINDOWS &&
-	    limit >= 2 * COW_RUN_WINDOWS && sim_run_of_windows(s, page + step, step))
+	if (in_table >= COW_RUN_WINDOWS && limit >= 2 * COW_RUN_WINDOWS &&
+	    sim_run_of_windows(s, page + step, step))
 		return limit;
 	nr = sim_count(s, page + step, step, min(in_table, limit));
 	if (nr == in_table && nr < limit)
@@ -899,11 +906,27 @@ static bool sim_table_is_dense(const struct sim *s, unsigned int page)
 	return private * 16 >= nr * COW_DENSE_TABLE;
 }
 
+/* Like cow_unused_far() */
+static bool sim_unused_far(const struct sim *s, unsigned int page,
+			   const struct cow_evidence *e)
+{
+	unsigned int far = e->before >= e->after ? page - e->before : page + e->after, i;
+
+	if (far / PTRS_PER_PTE != page / PTRS_PER_PTE)
+		return true;
+	for (i = round_down(far, COW_BLOCK); i % COW_BLOCK || i <= far; i++) {
+		if (sim_private(s, i) && !sim_written(s, i))
+			return true;
+	}
+	return false;
+}
+
 /* Like cow_precopy_gather() */
 static void sim_gather(const struct sim *s, unsigned int page, struct cow_evidence *e)
 {
-	unsigned int limit = s->max * COW_RUN_SHARE, size = COW_BLOCK;
-	unsigned int first, last, i;
+	unsigned int limit = s->max > 1 ? COW_RUN_ENOUGH : COW_RUN_SHARE;
+	unsigned int first, last, run, size = COW_BLOCK, i;
+	bool young;
 
 	memset(e, 0, sizeof(*e));
 	e->hw_dirty = s->hw_dirty;
@@ -911,9 +934,11 @@ static void sim_gather(const struct sim *s, unsigned int page, struct cow_eviden
 	e->pos = page % COW_BLOCK;
 	e->before = sim_run(s, page, -1, limit);
 	e->after = sim_run(s, page, 1, limit);
-	e->dense = max(e->before, e->after) < COW_LONG_RUN &&
-		   (!s->sample || sim_table_is_dense(s, page));
-	if (!e->dense)
+	run = max(e->before, e->after);
+	e->dense = run < COW_LONG_RUN && (!s->sample || sim_table_is_dense(s, page));
+	young = s->hw_dirty && run >= COW_LONG_RUN && run < COW_RUN_ENOUGH;
+	e->unused_far = young && sim_unused_far(s, page, e);
+	if (!e->dense && !young)
 		size = roundup_pow_of_two(s->max + 1);
 	first = round_down(page, size);
 	last = min(first + size, s->pages) - 1;
@@ -1179,6 +1204,14 @@ static const struct found_case found_cases[] = {
 			167, 170, 171, 174, 175, 178, 179, 182, 183, 186, 187,
 			190, 191, 70, 79, 92, 82, 111, 68, 84, 100, 97, 93, 86,
 			108, 90, 105, 72, 110, 74, 95, 83, 136, 153, 118,
+		},
+	}, {
+		.desc = "short runs grow together",
+		.pages = {
+			115, 106, 112, 121, 88, 118, 107, 101, 98, 110, 122, 94,
+			125, 92, 91, 104, 89, 119, 124, 97, 113, 95, 109, 116,
+			100, 93, 114, 99, 108, 90, 111, 123, 105, 120, 126, 102,
+			96, 72, 117, 103, 127, 128,
 		},
 	}, {
 		.desc = "rule 4 takes a whole window",

@@ -1121,7 +1121,7 @@ TEST_F_TIMEOUT(adaptive, partly_shared, TEST_TIMEOUT)
 
 /*
  * Windows next to a run of reused pages. Such a run took few faults, so unused copies
- * may exceed the number of faults by a quarter of the run.
+ * may exceed the number of faults; those next to whole blocks by a quarter of the run.
  */
 static int keeps_outside(struct cow_child *self, void *arg)
 {
