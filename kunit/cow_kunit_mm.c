@@ -10,7 +10,6 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/swap.h>
-#include <linux/swapops.h>
 
 #include <asm/tlbflush.h>
 
@@ -241,7 +240,7 @@ void cowt_swap_out(struct kunit *test, unsigned int i)
 {
 	cowt_take_page(test, current->mm, i);
 	inc_mm_counter(current->mm, MM_SWAPENTS);
-	cowt_replace_pte(test, current->mm, i, swp_entry_to_pte(swp_entry(0, 1)));
+	cowt_replace_pte(test, current->mm, i, cowt_swap_pte(NULL));
 }
 
 void cowt_drop_swap_entry(struct kunit *test, unsigned int i, struct page *page)
