@@ -380,7 +380,7 @@ static void adaptive_vma_edge(struct kunit *test)
 /* Four written pages at odd distances, see NEAR_50 */
 #define AROUND_FAULT	(ODD + 1)
 #define AROUND_NEAR	(BIT_ULL(38) | BIT_ULL(42) | BIT_ULL(44) | BIT_ULL(46))
-#define AROUND_DEMAND	(PAIRS(21) | PAGES(60, 63) | AROUND_NEAR)
+#define AROUND_DEMAND	(PAIRS(21) | PAGES(59, 62) | AROUND_NEAR)
 #define AROUND		(PAGES(26, 43) & ~(BIT_ULL(AROUND_FAULT) | AROUND_NEAR))
 
 static void share_for_window(struct kunit *test, u64 pages)
