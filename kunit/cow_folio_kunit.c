@@ -357,8 +357,8 @@ static const struct block_case block_cases[] = {
 	{ "behind a run, 2 pages", 32, PAGES(29, 31), 0, BIT_ULL(33) },
 	{
 		"behind dense pages",
-		32, PAGES(1, 8) | (PAGES(16, 31) & ~BIT_ULL(21)), BIT_ULL(21),
-		PAGES(33, 47), true,
+		32, PAGES(0, 1) | PAGES(3, 8) | (PAGES(16, 31) & ~BIT_ULL(21)),
+		BIT_ULL(21), PAGES(33, 47), true,
 	}, {
 		"in front of dense pages",
 		31, PAGES(48, 55) | (PAGES(32, 47) & ~BIT_ULL(42)), BIT_ULL(42),
