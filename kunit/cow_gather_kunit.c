@@ -17,7 +17,7 @@
 #include "../cow_precopy.h"
 #include "cow_kunit_pte.h"
 
-/* Three page tables, that belong to no address space */
+/* Three page tables that belong to no address space */
 
 /* PTEs per table; page 0 is the first one of the first table. */
 #define T		PTRS_PER_PTE
