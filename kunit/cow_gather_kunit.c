@@ -498,6 +498,9 @@ static bool model_unused_far(const struct gather_space *g, unsigned int fault,
 	unsigned int far = e->before >= e->after ? fault - e->before : fault + e->after;
 	unsigned int page;
 
+	/* A run of windows is not followed to where it begins, which may be nowhere. */
+	if (!model_in_reach(g, fault, far))
+		return true;
 	for (page = g->start; page < g->end; page++) {
 		if (page / COW_BLOCK == far / COW_BLOCK && g->kind[page] == GATHER_UNUSED)
 			return true;
@@ -724,6 +727,9 @@ static void windows(struct kunit *test)
  * @to: last page of the run
  * @unused: the unused page
  * @start: first page of the VMA
+ * @end: first page beyond the VMA; 0 if it ends with the last table
+ * @slot: PMD of the first table; 0 for any in the middle
+ * @windows: the run consists of whole windows, so that it is not counted
  * @reuse: the faulting page will not be copied
  * @sequential: MADV_SEQUENTIAL
  * @want: the unused page may matter
@@ -735,6 +741,9 @@ struct far_case {
 	unsigned int to;
 	unsigned int unused;
 	unsigned int start;
+	unsigned int end;
+	int slot;
+	bool windows;
 	bool reuse;
 	bool sequential;
 	bool want;
@@ -798,6 +807,20 @@ static const struct far_case far_cases[] = {
 		.fault = 2 * T - 61, .from = 2 * T - 60, .to = 2 * T - 1,
 		.unused = 2 * T,
 	}, {
+		.desc = "not counted, the VMA begins in another PUD",
+		.fault = T + 40, .from = T - 50, .to = T + 39, .windows = true,
+		.unused = T + 200, .start = T - 50, .slot = -1,
+		.want = HAS_DEMAND,
+	}, {
+		.desc = "not counted, the VMA ends in another PUD",
+		.fault = 2 * T - 41, .from = 2 * T - 40, .to = 2 * T + 49,
+		.windows = true, .unused = T + 200, .end = 2 * T + 50,
+		.slot = PTRS_PER_PMD - 2, .want = HAS_DEMAND,
+	}, {
+		.desc = "not counted, the VMA begins in the table before",
+		.fault = T + 40, .from = T - 50, .to = T + 39, .windows = true,
+		.unused = T + 200, .start = T - 50,
+	}, {
 		.desc = "sequential",
 		.fault = T + 200, .from = T + 140, .to = T + 199,
 		.unused = T + 130, .sequential = true,
@@ -815,13 +838,17 @@ static void unused_far(struct kunit *test)
 	const struct far_case *c = test->param_value;
 	struct gather_space *g = new_gather_space(test);
 	struct cow_evidence e;
+	unsigned int i;
 
 	if (__is_defined(__PAGETABLE_PMD_FOLDED) && (c->from < T || c->to >= 2 * T))
 		kunit_skip(test, "a run ends with the page table in this configuration");
 	memset(g->kind, GATHER_READONLY, sizeof(g->kind));
-	memset(g->kind + c->from, GATHER_DEMANDED, c->to - c->from + 1);
+	for (i = c->from; i <= c->to; i++)
+		g->kind[i] = c->windows && i % 16 ? GATHER_USED : GATHER_DEMANDED;
 	g->kind[c->unused] = GATHER_UNUSED;
 	g->start = c->start;
+	g->end = c->end ?: NR_TABLES * T;
+	g->slot = c->slot ?: GATHER_SLOT;
 	g->hw_dirty = true;
 	e = gather(test, g, c->fault, COW_PRECOPY_MAX_PAGES, c->reuse, c->sequential);
 	KUNIT_EXPECT_EQ(test, e.unused_far, c->want);
