@@ -201,8 +201,8 @@ static struct cow_evidence gather(struct kunit *test, struct gather_space *g,
  * @slot: PMD of the first table; 0 for any in the middle
  * @before: number of written pages below the fault
  * @after: number of written pages above the fault
- * @first: first page of the block that is read
- * @last: last page of the block that is read
+ * @first: no page of the block before this one is read, ...
+ * @last: ... and none behind this one; none at all if no rule applies
  */
 struct gather_case {
 	const char *desc;
@@ -230,19 +230,19 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "10 pages below",
 		.fault = T + 100, .from = T + 90, .to = T + 99,
-		.before = 10, .first = 0, .last = 63,
+		.before = 10, .first = 32, .last = 47,
 	}, {
 		.desc = "10 pages above",
 		.fault = T + 100, .from = T + 101, .to = T + 110,
-		.after = 10, .first = 0, .last = 63,
+		.after = 10, .first = 32, .last = 47,
 	}, {
 		.desc = "10 pages behind a gap",
 		.fault = T + 100, .from = T + 102, .to = T + 111,
 		.first = 0, .last = 63,
 	}, {
-		.desc = "15 pages: the block is looked at",
+		.desc = "15 pages: a window is looked at",
 		.fault = T + 100, .from = T + 85, .to = T + 99,
-		.before = 15, .first = 0, .last = 63,
+		.before = 15, .first = 32, .last = 47,
 	}, {
 		.desc = "16 pages",
 		.fault = T + 100, .from = T + 84, .to = T + 99,
@@ -290,7 +290,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "PTE 0, the run is in the table before",
 		.fault = T, .from = T - 10, .to = T - 1,
-		.before = 10, .first = 0, .last = 63,
+		.before = 10, .first = 0, .last = 15,
 	}, {
 		.desc = "PTE 0, the table before is full",
 		.fault = T, .from = 0, .to = T - 1,
@@ -302,7 +302,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "PTE 511, the run is in the next table",
 		.fault = 2 * T - 1, .from = 2 * T, .to = 2 * T + 9,
-		.after = 10, .first = 0, .last = 63,
+		.after = 10, .first = 48, .last = 63,
 	}, {
 		.desc = "PTE 511, the next table is full",
 		.fault = 2 * T - 1, .from = 2 * T, .to = 3 * T - 1,
@@ -322,7 +322,7 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the run ends with the table",
 		.fault = T + 5, .from = T, .to = T + 4,
-		.before = 5, .first = 0, .last = 63,
+		.before = 5, .first = 0, .last = 15,
 	}, {
 		.desc = "the run begins in the table before, behind a gap",
 		.fault = T + 5, .from = 0, .to = T - 1,
@@ -338,12 +338,12 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the run goes on below, another PUD",
 		.fault = T + 5, .from = 0, .to = T + 4, .slot = -1,
-		.before = 5, .first = 0, .last = 63,
+		.before = 5, .first = 0, .last = 15,
 	}, {
 		.desc = "the run goes on above, another PUD",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 3 * T - 1,
 		.slot = PTRS_PER_PMD - 2,
-		.after = 5, .first = 0, .last = 63,
+		.after = 5, .first = 48, .last = 63,
 	}, {
 		.desc = "the last PMD of a PUD, the run is below",
 		.fault = T + 5, .from = 0, .to = T + 4, .slot = PTRS_PER_PMD - 2,
@@ -359,11 +359,11 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the VMA starts with the table",
 		.fault = T + 5, .from = 0, .to = T + 4, .start = T,
-		.before = 5, .first = 0, .last = 63,
+		.before = 5, .first = 0, .last = 15,
 	}, {
 		.desc = "the VMA starts in the table before",
 		.fault = T + 5, .from = 0, .to = T + 4, .start = T - 3,
-		.before = 8, .first = 0, .last = 63,
+		.before = 8, .first = 0, .last = 15,
 	}, {
 		.desc = "the VMA ends behind the fault",
 		.fault = T + 100, .from = T + 101, .to = 3 * T - 1, .end = T + 101,
@@ -375,12 +375,12 @@ static const struct gather_case gather_cases[] = {
 	}, {
 		.desc = "the VMA ends with the table",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 3 * T - 1, .end = 2 * T,
-		.after = 5, .first = 0, .last = 63,
+		.after = 5, .first = 48, .last = 63,
 	}, {
 		.desc = "the VMA ends in the next table",
 		.fault = 2 * T - 6, .from = 2 * T - 5, .to = 3 * T - 1,
 		.end = 2 * T + 3,
-		.after = 8, .first = 0, .last = 63,
+		.after = 8, .first = 48, .last = 63,
 	}, {
 		.desc = "a VMA of one page",
 		.fault = T + 100, .from = 0, .to = 3 * T - 1,
@@ -498,7 +498,7 @@ static bool model_unused_far(const struct gather_space *g, unsigned int fault,
 	unsigned int far = e->before >= e->after ? fault - e->before : fault + e->after;
 	unsigned int page;
 
-	/* A run of windows is not followed to where it begins, which may be nowhere. */
+	/* Where a run of windows is taken to begin may be out of reach. */
 	if (!model_in_reach(g, fault, far))
 		return true;
 	for (page = g->start; page < g->end; page++) {
@@ -720,7 +720,7 @@ static void windows(struct kunit *test)
 }
 
 /**
- * struct far_case - a run with an unused page near its beginning
+ * struct far_case - a run, and an unused page that may be near its beginning
  * @desc: description
  * @fault: the page of the fault
  * @from: first page of the run
