@@ -830,6 +830,9 @@ static int counts_lost(struct cow_child *self, void *arg)
 		if (!area || cow_child_idle(&c))
 			return 2;
 		for (i = 0; i < 2; i++) {
+			/* Only to write to its page before that counts. */
+			if (cow_stats_read_pid(&after, 0))
+				return 3;
 			cow_cgroup_add_up(sh->cgroup[0], page);
 			if (cow_stats_read_pid(&before, 0))
 				return 3;

@@ -274,9 +274,13 @@ const char *cow_want(const char *name, long val)
 static void __attribute__((constructor)) end_rseq(void)
 {
 #ifdef RSEQ_SIG
-	char *self = __builtin_thread_pointer();
+	char *area = (char *)__builtin_thread_pointer() + __rseq_offset;
+	unsigned int len = 32;
 
-	syscall(SYS_rseq, self + __rseq_offset, 32, RSEQ_FLAG_UNREGISTER, RSEQ_SIG);
+	/* The length must be that with which the C library has registered it. */
+	while (len < 512 &&
+	       syscall(SYS_rseq, area, len, RSEQ_FLAG_UNREGISTER, RSEQ_SIG))
+		len++;
 #endif
 }
 
@@ -287,6 +291,9 @@ static void stop_numa_balancing(struct cow_undo *undo)
 	if (cow_may_change())
 		cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
 }
+
+/* No test copies more pages than that. */
+#define COW_MOST_PAGES	16384
 
 /*
  * Nothing is copied ahead below the low watermark of the zone that pages come from first,
@@ -317,7 +324,7 @@ static bool memory_is_low(void)
 	}
 	fclose(file);
 	/* A node without memory has no such zone. */
-	return low && free <= low + COW_BLOCK;
+	return low && free <= low + COW_MOST_PAGES;
 }
 
 const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
@@ -736,8 +743,13 @@ bool cow_page_out(void *addr, int nr)
 {
 	int i;
 
-	/* Reclaim leaves out what is in an LRU batch, or referenced since last time. */
+	/*
+	 * Reclaim leaves out what is in an LRU batch, referenced since last time, or being
+	 * written to a slow disk.
+	 */
 	for (i = 0; i < 50 && cow_swapped(addr, nr) < nr; i++) {
+		if (i)
+			usleep(10000);
 		cow_drain_lru();
 		if (madvise(addr, nr * cow_page_size(), MADV_PAGEOUT))
 			return false;

@@ -329,6 +329,7 @@ static void share_and_map(struct __test_metadata *_metadata, struct vm *vm)
 		ASSERT_EQ(tag, OLD)
 			TH_LOG("page %u: %s", page, tag_name(tag));
 	}
+	cow_own_stack();
 }
 
 static void check_child(struct __test_metadata *_metadata)

@@ -231,6 +231,7 @@ static void share_and_mirror(struct __test_metadata *_metadata,
 		tag = tag_of(m->buf, m->ps, page);
 		ASSERT_EQ(tag, OLD);
 	}
+	cow_own_stack();
 }
 
 static void check_child(struct __test_metadata *_metadata)

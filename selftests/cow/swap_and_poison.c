@@ -317,10 +317,9 @@ static int without_all_swap(struct swaps *off)
 		if (!swap_on(off))
 			return NOT_SWITCHED_ON;
 		used = swap_used_kb();
+		stuck = used < least ? 0 : stuck + 1;
 		if (used < least)
 			least = used;
-		else
-			stuck++;
 	} while (ret == SWAPOFF_IS_STUCK && stuck < STUCK_PERIODS);
 	return ret;
 }
