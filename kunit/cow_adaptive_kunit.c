@@ -886,7 +886,7 @@ static struct two_tables *new_two_tables(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, t);
 	t->ptes = kunit_kzalloc(test, 4 * PAGE_SIZE, GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, t->ptes);
-	t->vma.vm_end = 128 * PUD_SIZE;
+	t->vma.vm_end = 3 * PUD_SIZE;
 	written = pte_mkdirty(mk_pte(virt_to_page(t->ptes), vm_get_page_prot(VM_READ)));
 	written = pte_mkwrite_novma(pte_mksoft_dirty(written));
 	for (i = 0; i < 4 * PTES_PER_PAGE; i++)
@@ -903,7 +903,7 @@ static unsigned int run_from(struct two_tables *t, unsigned int table, int step)
 	unsigned int index = step > 0 ? PTRS_PER_PTE - 1 : 0;
 	struct vm_fault vmf = {
 		.vma = &t->vma,
-		.address = 64 * PUD_SIZE + table * PMD_SIZE + index * PAGE_SIZE,
+		.address = 2 * PUD_SIZE + table * PMD_SIZE + index * PAGE_SIZE,
 		.pmd = &t->pmds[table],
 		.pte = t->ptes + (table + 1) * PTES_PER_PAGE + index,
 	};

@@ -22,8 +22,8 @@
 /* PTEs per table; page 0 is the first one of the first table. */
 #define T		PTRS_PER_PTE
 #define NR_TABLES	3
-/* Address of the PMD table that has the three page tables */
-#define GATHER_PUD	(64 * PUD_SIZE)
+/* Address of the PMD table that has the three page tables; PAE has four such tables. */
+#define GATHER_PUD	(2 * PUD_SIZE)
 /* Index of the first table's PMD in most tests */
 #define GATHER_SLOT	16
 
