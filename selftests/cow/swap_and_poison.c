@@ -317,9 +317,12 @@ static int without_all_swap(struct swaps *off)
 		if (!swap_on(off))
 			return NOT_SWITCHED_ON;
 		used = swap_used_kb();
-		stuck = used < least ? 0 : stuck + 1;
-		if (used < least)
+		if (used < least) {
 			least = used;
+			stuck = 0;
+		} else {
+			stuck++;
+		}
 	} while (ret == SWAPOFF_IS_STUCK && stuck < STUCK_PERIODS);
 	return ret;
 }
