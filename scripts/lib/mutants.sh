@@ -126,6 +126,39 @@ has_changed()
 	! grep -qxF "$(verified_line "$1")" "$VERIFIED" 2> /dev/null
 }
 
+# was_recorded FILE: as killed, whether or not it has changed since
+was_recorded()
+{
+	grep -q "^$K_NAME $(mutant_name "$1") " "$VERIFIED" 2> /dev/null
+}
+
+# in_turn FILE...: in the order in which they are tried when there may not be time for all.
+# With --changed, those that were killed before something changed go first.
+in_turn()
+{
+	local file recorded=() others=()
+	for file; do
+		if [ -n "${CHANGED-}" ] && was_recorded "$file"; then
+			recorded+=("$file")
+		else
+			others+=("$file")
+		fi
+	done
+	by_architecture "${recorded[@]}"
+	by_architecture "${others[@]}"
+}
+
+# by_architecture FILE...: in the order of KUNIT_ARCHES: those whose kernel is built soonest first
+by_architecture()
+{
+	local arch file
+	for arch in "${KUNIT_ARCHES[@]}" ''; do
+		for file; do
+			[ "$(mutant_field "$file" Arch)" != "$arch" ] || echo "$file"
+		done
+	done
+}
+
 # record_killed FILE: in place of what was recorded of it before
 record_killed()
 {

@@ -43,6 +43,25 @@ test_mutants_remembered()
 		complain "remembered, though nobody asked for it"
 )
 
+# What a change concerns is tried before what was never recorded, and UML before x86_64.
+test_mutants_in_turn()
+(
+	. "$ROOT/scripts/lib/kunit.sh"
+	. "$ROOT/scripts/lib/mutants.sh"
+	K_NAME=6.12 VERIFIED=$SCRATCH/verified
+	for name in guest um recorded; do
+		printf 'Arch: %s\n' x86_64 > "$SCRATCH/$name.patch"
+	done
+	echo 'Arch: um' > "$SCRATCH/um.patch"
+	printf '%s\n' '7.3 um 0' '6.12 recorded 0' > "$VERIFIED"
+	CHANGED=1
+	want_same "$(in_turn "$SCRATCH"/{guest,um,recorded}.patch)" \
+		"$(printf '%s\n' "$SCRATCH"/{recorded,um,guest}.patch)" || return
+	CHANGED=
+	want_same "$(in_turn "$SCRATCH"/{guest,um,recorded}.patch)" \
+		"$(printf '%s\n' "$SCRATCH"/{um,guest,recorded}.patch)"
+)
+
 # What stands for "this test passes without the mutant" when all ran in one kernel.
 test_mutants_passed_in()
 {
