@@ -417,7 +417,8 @@ TEST_F_TIMEOUT(adaptive, random_permutation, TEST_TIMEOUT)
 		share(_metadata, NR, 0, 0, false);
 		order_random(NR, &rnd);
 		write_pages(_metadata, NR);
-		expect_copied(_metadata, NR, cow_hw_dirty() ? 60 : 80);
+		/* 50.5 +- 0.8 %, or 83 +- 0.3 % without dirty bits */
+		expect_copied(_metadata, NR, cow_hw_dirty() ? 60 : 90);
 		check_content(_metadata, NR);
 		unshare(_metadata, false);
 	}
@@ -1003,6 +1004,8 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_of_pinned, TEST_TIMEOUT)
 
 TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
 {
+	/* At random it is 48.6 +- 0.8 %, or 61 +- 1 % without dirty bits. */
+	const int percent[] = { 2, 2, cow_hw_dirty() ? 60 : 75 };
 	size_t len = NR * ps;
 	__u64 rnd = seed;
 	int how, i;
@@ -1019,7 +1022,7 @@ TEST_F_TIMEOUT(adaptive, child_gone, TEST_TIMEOUT)
 		EXPECT_EQ(0, cost.v[COW_FAULTS] + cost.v[COW_ATTEMPTS]);
 		EXPECT_EQ(NR, cost.v[COW_REUSED] + cost.v[COW_REUSE_AHEAD]);
 		EXPECT_EQ(minflt, (long)cost.v[COW_REUSED]);
-		EXPECT_LE(100 * minflt, (how < 2 ? 2 : cow_hw_dirty() ? 50 : 60) * NR)
+		EXPECT_LE(100 * minflt, percent[how] * NR)
 			log_cost(_metadata);
 		ASSERT_EQ(0, cow_pfns(area, NR, pfn_now));
 		for (i = 0; i < NR; i++)
