@@ -515,6 +515,24 @@ static const struct page_case page_cases[] = {
 		.anon = true,
 		.want = COW_SKIP_EXCLUSIVE,
 	}, {
+		/* As many references as a pin has */
+		.desc = "anonymous, in 1030 processes",
+		.mapping = MAPPING_ANON,
+		.mapcount = GUP_PIN_COUNTING_BIAS + 6,
+		.needs = true,
+		.anon = true,
+		.shared = true,
+		.want = COW_SKIP_NONE,
+	}, {
+		.desc = "anonymous, in 1030 processes, pinned",
+		.mapping = MAPPING_ANON,
+		.mapcount = GUP_PIN_COUNTING_BIAS + 6,
+		.pins = 1,
+		.needs = true,
+		.anon = true,
+		.shared = true,
+		.want = COW_SKIP_PINNED,
+	}, {
 		.desc = "anonymous, pinned",
 		.mapping = MAPPING_ANON,
 		.mapcount = 2,

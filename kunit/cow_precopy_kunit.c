@@ -715,6 +715,40 @@ static void no_room_in_cpuset(struct kunit *test)
 #endif
 }
 
+static struct {
+	struct zone *first;
+	unsigned int asked;
+	bool elsewhere;
+} zones;
+
+/* No room in the zone that is asked first */
+static bool first_zone_is_full(struct zone *zone, int highest, unsigned int order,
+			       unsigned long nr)
+{
+	if (!zones.asked++)
+		zones.first = zone;
+	zones.elsewhere |= zone_to_nid(zone) != zone_to_nid(zones.first);
+	return zone != zones.first;
+}
+
+/* Another zone of the same node has, if there is one. */
+static void room_in_other_zone(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+	unsigned int i, nr = 0;
+	bool room;
+
+	memset(&zones, 0, sizeof(zones));
+	kunit_activate_static_stub(test, cow_zone_has_room, first_zone_is_full);
+	room = cow_precopy_has_room(vma, 0, 1);
+	KUNIT_ASSERT_NOT_NULL(test, zones.first);
+	for (i = 0; i <= gfp_zone(COW_PRECOPY_GFP); i++)
+		nr += managed_zone(&zones.first->zone_pgdat->node_zones[i]);
+	KUNIT_EXPECT_EQ(test, room, nr > 1);
+	KUNIT_EXPECT_EQ(test, zones.asked, nr > 1 ? 2 : 1);
+	KUNIT_EXPECT_FALSE(test, zones.elsewhere);
+}
+
 /* Pages that will be pinned must not be movable, and room is asked for movable ones. */
 static void no_room_for_pins(struct kunit *test)
 {
@@ -947,6 +981,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(no_room),
 	KUNIT_CASE(no_room_in_zone),
 	KUNIT_CASE(no_room_in_cpuset),
+	KUNIT_CASE(room_in_other_zone),
 	KUNIT_CASE(no_room_for_pins),
 	KUNIT_CASE_PARAM(memcg_room, room_gen_params),
 	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),

@@ -1227,6 +1227,48 @@ TEST_F_TIMEOUT(adaptive, referenced_by_a_pipe, TEST_TIMEOUT)
 	free(buf);
 }
 
+/*
+ * A page that was copied ahead is clean, and GUP gets it for writing without a fault. If
+ * it is shared again, KSM must leave it alone as long as somebody has that reference;
+ * here it is a pipe. The page beside it, of which nobody has one, is merged.
+ */
+TEST_F_TIMEOUT(adaptive, referenced_and_merged, TEST_TIMEOUT)
+{
+	const int nr = 128, twin = nr - 2;
+	struct iovec iov = { .iov_len = ps };
+	struct cow_child other;
+	int first = 0;
+	long merged;
+
+	if (!cow_hw_dirty())
+		SKIP(return, "this CPU does not set dirty bits");
+	ASSERT_EQ(0, pipe2(pipe_fds, O_CLOEXEC));
+	share(_metadata, nr, 0, 0, false);
+	while (count_unused(nr) < 2 && first < twin / 2) {
+		cow_touch(area + first * ps, 'w');
+		written[first++] = true;
+	}
+	/* The unused pages follow the last one that was written. */
+	ASSERT_LE(2, count_unused(nr));
+	memcpy(area + twin * ps, area + first * ps, 2 * ps);
+	iov.iov_base = area + first * ps;
+	ASSERT_EQ((ssize_t)ps, vmsplice(pipe_fds[1], &iov, 1, 0));
+	ASSERT_EQ(0, cow_child_idle(&other));
+
+	ASSERT_EQ(0, cow_pfns(area, nr, pfn_then));
+	merged = cow_ksm_merge(&self->undo, area, nr * ps, 4);
+	if (merged < 0)
+		SKIP(return, "no KSM: %s", strerror(-merged));
+	/* The reference may be to another page of the same large folio. */
+	if (!folios)
+		EXPECT_EQ(2, merged);
+	ASSERT_EQ(0, cow_pfns(area, nr, pfn_now));
+	EXPECT_EQ(pfn_then[first], pfn_now[first]);
+	EXPECT_NE(pfn_now[twin], pfn_now[first]);
+	EXPECT_EQ(0, cow_child_end(&other));
+	unshare(_metadata, false);
+}
+
 /* Pages in the swap cache that no other process maps: reused, no data lost */
 TEST_F_TIMEOUT(adaptive, reused_from_swap, TEST_TIMEOUT)
 {
