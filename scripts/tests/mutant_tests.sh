@@ -44,6 +44,7 @@ test_mutants_remembered()
 )
 
 # What a change concerns is tried before what was never recorded, and UML before x86_64.
+# shellcheck disable=SC2030 # this test's own, on purpose
 test_mutants_in_turn()
 (
 	. "$ROOT/scripts/lib/kunit.sh"
