@@ -743,7 +743,7 @@ static void room_in_other_zone(struct kunit *test)
 	room = cow_precopy_has_room(vma, 0, 1);
 	KUNIT_ASSERT_NOT_NULL(test, zones.first);
 	for (i = 0; i <= gfp_zone(COW_PRECOPY_GFP); i++)
-		nr += managed_zone(&zones.first->zone_pgdat->node_zones[i]);
+		nr += populated_zone(&zones.first->zone_pgdat->node_zones[i]);
 	KUNIT_EXPECT_EQ(test, room, nr > 1);
 	KUNIT_EXPECT_EQ(test, zones.asked, nr > 1 ? 2 : 1);
 	KUNIT_EXPECT_FALSE(test, zones.elsewhere);

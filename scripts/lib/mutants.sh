@@ -133,7 +133,8 @@ was_recorded()
 }
 
 # in_turn FILE...: in the order in which they are tried when there may not be time for all.
-# With --changed, those that were killed before something changed go first.
+# With --changed, those that were killed before something changed go first; a new mutant,
+# which nobody has recorded, waits among the others.
 in_turn()
 {
 	local file recorded=() others=()

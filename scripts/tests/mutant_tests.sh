@@ -43,7 +43,7 @@ test_mutants_remembered()
 		complain "remembered, though nobody asked for it"
 )
 
-# What a change concerns is tried before what was never recorded, and UML before x86_64.
+# What was recorded and has changed is tried before what never was, and UML before x86_64.
 # shellcheck disable=SC2030 # this test's own, on purpose
 test_mutants_in_turn()
 (
