@@ -6,7 +6,7 @@
 # the gate's check build-size.
 #
 # What has no option is the counters in vmstat and memory.stat, and the trace event.
-# The rest must cost next to nothing over a kernel that has only these.
+# The rest must cost next to nothing over a kernel that has only the patches with these.
 
 # Faults that copy, and faults on pages that are no longer shared
 COST_CASE=(--workload 'seq,child-gone' --size 16M --json)
@@ -25,6 +25,8 @@ bench_cost()
 	need_kernel "$ARCH"
 	cost_boot off
 	APPEND+=$NO_MEMCG cost_boot off-no-memcg
+	need_optionless_kernel
+	cost_boot optionless
 	OPTIONS_OFF=
 	UNPATCHED=1
 	prepare_sources
@@ -32,8 +34,21 @@ bench_cost()
 	cost_boot plain
 	APPEND+=$NO_MEMCG cost_boot plain-no-memcg
 	"$PYTHON" "$ROOT/scripts/bench/cost.py" --results "$RESULTS" ${ROWS_FILE:+--json "$ROWS_FILE"} \
-		"$LOGS"/{plain,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json || status=$?
+		"$LOGS"/{plain,optionless,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json || status=$?
 	[ "$status" -le 1 ] || leave "$E_USAGE"
+}
+
+# need_optionless_kernel: that of the patches before the first that adds an option
+need_optionless_kernel()
+{
+	local dir=$K_DIR/optionless first
+	first=$(kgit -C "$K_TREE" rev-list --reverse base..HEAD -- '*Kconfig*' | head -n 1)
+	[ -n "$first" ] || die "no patch of $K_NAME adds an option: there is nothing to be off"
+	lock "$K_NAME.optionless"
+	lay_out_once "the tree without options" "$dir" "$first^"
+	reset_tree "$dir/tree" "$first^"
+	unlock "$K_NAME.optionless"
+	need_kernel "$ARCH" "$dir"
 }
 
 # cost_boot NAME OPTION...: rows in LOGS/NAME.json. Each kernel and setting has its own

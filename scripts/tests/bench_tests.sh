@@ -138,13 +138,14 @@ costs()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	"$PYTHON" "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json > "$OUT" 2>&1 || STATUS=$?
+	"$PYTHON" "$ROOT/scripts/bench/cost.py" "$SCRATCH"/{plain,optionless,off,stats0,stats1,plain-no-memcg,off-no-memcg}.json > "$OUT" 2>&1 || STATUS=$?
 	want_status "$1" && want_output "$2"
 }
 
 test_bench_cost()
 {
 	rows_file plain icount 'seq off 10000 0 0' 'child-gone off 10000 0 0'
+	rows_file optionless icount 'seq off 10145 0 0' 'child-gone off 9991 0 0'
 	rows_file off icount 'seq off 10150 0 0' 'child-gone off 10000 0 0'
 	rows_file stats0 icount 'seq off 10190 0 0' 'child-gone off 10039 0 0'
 	rows_file stats1 icount 'seq off 10900 0 0' 'child-gone off 10639 0 0'
@@ -155,6 +156,9 @@ test_bench_cost()
 	costs 1 'FAIL a page is copied, without memory cgroups: .*[+]1.01 %, allowed 1.0 %' || return
 	rows_file off icount 'seq off 10151 0 0' 'child-gone off 10000 0 0'
 	costs 1 'FAIL a page is copied: options off .*[+]1.51 %, allowed 1.5 %' || return
+	rows_file optionless icount 'seq off 10145 0 0' 'child-gone off 9989 0 0'
+	rows_file off icount 'seq off 10150 0 0' 'child-gone off 10000 0 0'
+	costs 1 'FAIL the page is no longer shared: options off over the patches .*[+]0.11 %, allowed 0.1 %' || return
 	rows_file off icount 'seq off 10149 0 0' 'child-gone off 10000 0 0'
 	rows_file stats0 icount 'seq off 10191 0 0' 'child-gone off 10039 0 0'
 	costs 1 'FAIL a page is copied: vm.cow_stats=0 .*[+]0.41 %, allowed 0.4 %' || return
