@@ -9,6 +9,7 @@
 #include <linux/log2.h>
 #include <linux/math.h>
 #include <linux/minmax.h>
+#include <linux/moduleparam.h>
 #include <linux/pgtable.h>
 #include <linux/prandom.h>
 #include <linux/string.h>
@@ -66,6 +67,15 @@ struct sim {
 	u8 state[SIM_PAGES];
 };
 
+/* For a search that takes longer than a test may: cow_simulation_kunit.times=100 */
+static unsigned int times = 1;
+module_param(times, uint, 0444);
+MODULE_PARM_DESC(times, "So many times the random orders of bound_of_waste (default 1)");
+
+static unsigned long long seed = 1988;
+module_param(seed, ullong, 0444);
+MODULE_PARM_DESC(seed, "What the random orders begin with (default 1988)");
+
 static struct sim *new_sim(struct kunit *test)
 {
 	struct sim *s = kunit_kzalloc(test, sizeof(*s), GFP_KERNEL);
@@ -76,7 +86,7 @@ static struct sim *new_sim(struct kunit *test)
 	s->max = COW_PRECOPY_MAX_PAGES;
 	s->hw_dirty = true;
 	s->early = true;
-	prandom_seed_state(&s->rnd, 1988);
+	prandom_seed_state(&s->rnd, seed);
 	return s;
 }
 
@@ -459,7 +469,7 @@ static void bound_of_waste(struct kunit *test)
 	struct sim *s = bound_sim(test);
 
 	s->what = "sequence";
-	for (; s->number < c->sequences && !s->broken; s->number++) {
+	for (; s->number < c->sequences * times && !s->broken; s->number++) {
 		/* The VMA may end within a block. */
 		s->pages = SIM_REGION >> sim_random(s, 6);
 		s->pages -= sim_random(s, s->pages / 4);
