@@ -192,13 +192,15 @@ kunit_on()
 	take_results ""
 }
 
-# kselftests_on ARCH: our kselftests on the submission, with DEBUG. One that does not
-# carry our options gets the tests of behaviour (variant plain), as it is and switched on.
+# kselftests_on ARCH [off]: our kselftests on the submission, with DEBUG. One that does not
+# carry our options gets the tests of behaviour (variant plain), as it is and switched on,
+# and with "off" without its options, too.
 kselftests_on()
 {
 	ARCH=$1
 	CHOSEN=()
-	[ -n "$(files AM '*.[chS]' "${NOT_KERNEL[@]}")" ] || not_applicable "the series touches no C file of the kernel"
+	[ -n "$(files AMD '*.[chS]' '*Kconfig*' '*Makefile' '*Kbuild' "${NOT_KERNEL[@]}")" ] ||
+		not_applicable "the series touches no code of the kernel"
 	behaviour_tree
 	boot_kernel patched
 	[ -n "$G_OURS" ] || copy_our_selftests
@@ -206,6 +208,7 @@ kselftests_on()
 	on_two_nodes
 	run_on_submission ""
 	[ -z "$SET$APPEND_ON" ] || run_switched_on
+	[ "${2-}" != off ] || run_options_off
 }
 
 # install_for_gate: status 1 if they do not build, which is a finding
@@ -250,6 +253,20 @@ run_switched_on()
 	APPEND=
 }
 
+# run_options_off: once more without the options that the submission adds. Most kernels are
+# built like that, and may lack a rule that it has put under an option. What our own
+# options leave behind is build-size's to say.
+run_options_off()
+{
+	[ -z "$G_OURS" ] && [ -n "$(new_symbols "$G_HEAD")" ] || return 0
+	mv "$LOGS/guest" "$LOGS/guest.on"
+	OPTIONS_OFF=1
+	boot_kernel patched
+	run_on_submission "options off: "
+	OPTIONS_OFF=
+	note "options off: $(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')"
+}
+
 # run_on_submission WHAT: the chosen kselftests, each failure a finding
 run_on_submission()
 {
@@ -291,6 +308,9 @@ compare_with_base()
 		run_selftests
 	)
 	mv "$LOGS/guest" "$LOGS/guest.base"
+	# What comes after the end of the guest was not run on the submission either.
+	line=$(awk -F '\t' '$1 == "fail" && $2 == "guest" { print $3; exit }' "$RESULTS")
+	[ -z "$line" ] || base_failed "$LOGS/guest.base" "$line"
 	judge_by_base "$RESULTS" "$SCRATCH/skipped" "$SCRATCH/patched.results" > "$SCRATCH/judged"
 	cp "$SCRATCH/judged" "$RESULTS"
 	awk -F '\t' '$1 == "skip" && $3 ~ /^fails on the base, too/ { print $2 ": " $3 }' "$RESULTS" |

@@ -16,6 +16,7 @@ COW_CODE=(mm/memory.c mm/rmap.c mm/huge_memory.c mm/gup.c mm/swapfile.c mm/swap_
 	include/linux/rmap.h include/linux/huge_mm.h include/linux/hugetlb.h include/linux/ksm.h
 	include/linux/page-flags.h include/linux/swap.h include/linux/swapops.h
 	include/linux/leafops.h include/linux/pgtable.h include/linux/mmu_notifier.h
+	mm/mmu_notifier.c 'mm/Kconfig*' mm/Makefile arch/x86/Kconfig arch/arm64/Kconfig
 	'include/linux/cow*' include/asm-generic/tlb.h arch/arm64/mm/copypage.c
 	arch/arm64/mm/contpte.c 'arch/*/mm/fault*' 'arch/*/mm/pgtable*'
 	'arch/*/mm/*tlb*' 'arch/*/kernel/*tlb*' 'arch/*/include/asm/*tlb*'

@@ -126,6 +126,7 @@ take_mail_switch()
 		need_config "$1: Gate-config" "$what"
 		what=${what#CONFIG_}
 		new_symbols "$G_HEAD" | grep "^${what%%=*} " > /dev/null || refuse_switch "$1" "$2"
+		[ "${what#*=}" != n ] || refuse_switch "$1" "$2"
 		MAIL_CONFIG+=$what$'\n'
 		switched "$what" CONFIG_ "$1" ;;
 	*)
@@ -138,7 +139,7 @@ refuse_switch()
 {
 	die "$1 must not ask for '$2'" \
 		"A mail may name what its patches add, and the base has not: a sysctl or a file in sysfs" \
-		"(Gate-set: KEY=VALUE), an option (Gate-config: SYMBOL=VALUE); never kernel arguments." \
+		"(Gate-set: KEY=VALUE), an option (Gate-config: SYMBOL=VALUE, not n); never kernel arguments." \
 		"Whoever runs the gate can name all others: --set, --config, --append."
 }
 

@@ -40,6 +40,7 @@ SPLATS = re.compile("|".join((
     r"turning off the locking correctness validator",
     r"list_(add|del) corruption",
     r"Bad (page state|page map|rss-counter)",
+    r"\S+:\d+: bad p[gmu4]d ",
     r"(swap_info_get|swap_dup|get_swap_device|_swap_info_get|swap_free): (Bad|Unused) swap",
     r"page dumped because: ",
     r"refcount_t: ",

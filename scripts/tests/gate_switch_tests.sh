@@ -67,7 +67,7 @@ test_gate_mail_must_not()
 	for line in 'Gate-set: vm.old_key=1' 'Gate-set: /proc/sys/vm/old_key=1' 'Gate-Append: vm.rival_key=1' \
 			'Gate-config: OLD_OPTION=y' 'Gate-set: /sys/kernel/mm/ksm/enabled=1' 'Gate-set: /proc/rival_key=1' \
 			'Gate-set: /sys/kernel/mm/rival_dir/../ksm/enabled=1' 'Gate-set: /sys/kernel/debug/rival_file=1' \
-			'Gate-set: /sys/kernel/mm/rival_dir/run=1' 'Gate-set: vm.rival=1' 'Gate-config: OTHER=y'; do
+			'Gate-set: /sys/kernel/mm/rival_dir/run=1' 'Gate-set: vm.rival=1' 'Gate-config: OTHER=y' 'Gate-config: RIVAL=n'; do
 		mail_line "$line" && want_status 2 && want_output "patch 2 must not ask for '${line//./[.]}'" || return
 	done
 	for line in "Gate-set: vm.rival_key=1'; reboot '" 'Gate-set: rival_key' 'Gate-set: /etc/passwd=x' 'Gate-config: RIVAL=maybe' 'Gate-config: RIVAL'; do

@@ -105,7 +105,7 @@ FIXTURE_TEARDOWN_PARENT(cgroup_charges)
 /* What a cgroup says of itself; a key that this kernel lacks is always -1. */
 struct counts {
 	long current, anon;	/* pages */
-	long long pgfault, copied, ahead, lost;
+	long long pgfault, copied, ahead, lost, reused_ahead;
 	long minflt;		/* of the thread that asks */
 };
 
@@ -121,6 +121,7 @@ static void read_counts(struct counts *c, const char *dir)
 	c->copied = cow_cgroup_stat(dir, "pgcow_copied");
 	c->ahead = cow_cgroup_stat(dir, "pgcow_ahead");
 	c->lost = cow_cgroup_stat(dir, "pgcow_lost");
+	c->reused_ahead = cow_cgroup_stat(dir, "pgcow_reused_ahead");
 }
 
 static void subtract(struct counts *d, const struct counts *from)
@@ -131,6 +132,7 @@ static void subtract(struct counts *d, const struct counts *from)
 	d->copied -= from->copied;
 	d->ahead -= from->ahead;
 	d->lost -= from->lost;
+	d->reused_ahead -= from->reused_ahead;
 	d->minflt -= from->minflt;
 }
 
@@ -249,6 +251,58 @@ TEST_F_TIMEOUT(cgroup_charges, exactly_as_many, TEST_TIMEOUT)
 	EXPECT_EQ(sh->faults, sh->d[0].copied);
 	EXPECT_EQ(NR, sh->d[0].copied + sh->d[0].ahead);
 	EXPECT_EQ(0, sh->d[0].lost);
+}
+
+/* The child has gone: nothing is copied, but each page is read-only still. */
+static int counts_reuses(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	struct counts before;
+	struct cow_child c;
+	char *area, *page;
+	long minflt;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	area = filled(NR);
+	page = cow_map(ps, 0);
+	if (!area || !page)
+		return 2;
+	cow_touch(page, 1);
+	if (cow_child_idle(&c) || cow_child_end(&c) || cow_unshare_rest(area, NR * ps))
+		return 3;
+	for (i = 0; i < 2; i++) {
+		cow_cgroup_add_up(sh->cgroup[0], page);
+		read_counts(&before, sh->cgroup[0]);
+	}
+	minflt = cow_minflt();
+	for (i = 0; i < NR; i++)
+		cow_touch(area + i * ps, 'w');
+	sh->faults = cow_minflt() - minflt;
+	cow_cgroup_add_up(sh->cgroup[0], page);
+	read_counts(&sh->d[0], sh->cgroup[0]);
+	subtract(&sh->d[0], &before);
+	return all_written(area, NR) ? 0 : 4;
+}
+
+/* No page comes or goes; each was made writable by a fault of its own, or ahead of one. */
+TEST_F_TIMEOUT(cgroup_charges, reused_ahead, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+
+	ASSERT_NE(NULL, sh);
+	ASSERT_EQ(0, cow_child_fork(&c, counts_reuses, sh));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(0, sh->d[0].anon);
+	EXPECT_EQ(sh->d[0].minflt, sh->d[0].pgfault);
+	EXPECT_GE(NR, sh->faults);
+	if (cow_cgroup_stat(self->cgroup[0], "pgcow_reused_ahead") < 0)
+		return;
+	EXPECT_EQ(0, sh->d[0].copied + sh->d[0].ahead + sh->d[0].lost);
+	EXPECT_EQ(NR, sh->faults + sh->d[0].reused_ahead);
 }
 
 /* How often memory.current changes while pages are written, at best */
