@@ -159,10 +159,12 @@ need_our_tests()
 }
 
 # copy_our_selftests: into the tree of a submission without them, since cow_bench measures
-# any kernel. The next checkout_in_gate_tree removes them.
+# any kernel. Harness and runner are the base's: nothing of the submission judges it. The
+# next checkout_in_gate_tree removes them.
 copy_our_selftests()
 {
 	local dir=$B_DIR/tree/tools/testing/selftests/cow
+	kgit -C "$B_DIR/tree" checkout -q "$G_BASE" -- tools/testing/selftests
 	rm -rf "$dir"
 	cp -r "$ROOT/selftests/cow" "$dir"
 }
