@@ -42,7 +42,7 @@ bench_cost()
 need_optionless_kernel()
 {
 	local dir=$K_DIR/optionless first
-	first=$(kgit -C "$K_TREE" rev-list --reverse base..HEAD -- '*Kconfig*' | head -n 1)
+	first=$(kgit -C "$K_TREE" rev-list --reverse base..HEAD -- '*Kconfig*' | sed -n 1p)
 	[ -n "$first" ] || die "no patch of $K_NAME adds an option: there is nothing to be off"
 	lock "$K_NAME.optionless"
 	lay_out_once "the tree without options" "$dir" "$first^"
