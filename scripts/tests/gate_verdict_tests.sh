@@ -16,7 +16,7 @@ test_gate_needs_behaviour()
 	box gate --base 6.12 && want_status 0 &&
 	want_output '^ran [(]2[)]: form-fine behaviour-kselftest$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
 	box gate --base 6.12 --skip behaviour-kselftest --markdown "$SCRATCH/report.md" && want_status 2 &&
-	want_output '^it changes mm/memory.c, but no check ran the kselftests on it: no verdict$' &&
+	want_output '^it changes mm/Makefile mm/memory.c, but no check ran the kselftests on it: no verdict$' &&
 	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-kselftest$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
