@@ -768,28 +768,6 @@ static void reuse_takes_anon_vma(struct kunit *test)
 	cowt_expect_region_reused(test, 0, REUSE_WINDOW | BIT_ULL(FAULT));
 }
 
-/* To empty an LRU batch is worth it for the faulting page, but not for each neighbour. */
-static void reuse_leaves_lru_batch(struct kunit *test)
-{
-	struct fixture *f = test->priv;
-	struct folio *folio;
-
-	reuse_share(test);
-	folio = page_folio(f->parent.pages[ODD].page);
-	lru_add_drain_all();
-	/* Into the batch of this CPU, which is the one that a fault can empty */
-	migrate_disable();
-	KUNIT_EXPECT_TRUE(test, folio_isolate_lru(folio));
-	folio_putback_lru(folio);
-	cowt_write_fault(test, FAULT);
-	KUNIT_EXPECT_FALSE(test, folio_test_lru(folio));
-	migrate_enable();
-	cowt_expect_clean(test, REUSE_WINDOW & ~BIT_ULL(ODD), true);
-	cowt_expect_region_reused(test, 0, (REUSE_WINDOW & ~BIT_ULL(ODD)) | BIT_ULL(FAULT));
-	expect_not_exclusive(test, BIT_ULL(ODD));
-	cowt_expect_reuses(test, 3, true);
-}
-
 static void reuse_vma_refuses(struct kunit *test)
 {
 	const struct refused_case *c = test->param_value;
@@ -970,7 +948,6 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE(reuse_old_page_no_hw_young),
 	KUNIT_CASE(reuse_forgets_last_cpu),
 	KUNIT_CASE(reuse_takes_anon_vma),
-	KUNIT_CASE(reuse_leaves_lru_batch),
 	KUNIT_CASE_PARAM(reuse_vma_refuses, refused_gen_params),
 	KUNIT_CASE(reuse_vma_read_only),
 	KUNIT_CASE(reuse_fixed_window),
