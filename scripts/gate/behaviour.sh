@@ -266,7 +266,7 @@ run_options_off()
 	boot_kernel patched
 	run_on_submission "options off: "
 	OPTIONS_OFF=
-	note "options off: $(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')"
+	note "options off: $(option_names)"
 }
 
 # run_on_submission WHAT: the chosen kselftests, each failure a finding

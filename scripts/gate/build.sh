@@ -84,11 +84,17 @@ way_untested()
 	! new_symbols "$G_HEAD" | grep -q _KUNIT_TEST || echo untested
 }
 
+# option_names: of the options that the series adds
+option_names()
+{
+	new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' '
+}
+
 # with_options WAY: for messages, " with ..."; nothing if the series has no option
 with_options()
 {
 	local names
-	names=$(new_symbols "$G_HEAD" | sed 's/ .*//; s/^/CONFIG_/' | paste -sd' ')
+	names=$(option_names)
 	echo "${names:+ with $names $1}"
 }
 

@@ -254,12 +254,13 @@ static int leak_rounds(void)
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	const struct work *work = arg;
+	const int rounds = leak_rounds();
 	int i, ret = 0;
 
 	(void)self;
 	if (cow_cgroup_enter(work->cgroup))
 		return 1;
-	for (i = 0; i < leak_rounds() && !ret; i++)
+	for (i = 0; i < rounds && !ret; i++)
 		ret = work->copy();
 	return ret;
 }

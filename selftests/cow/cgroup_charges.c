@@ -151,6 +151,7 @@ struct shared {
 	long written;		/* pages, so far */
 	long current, swap;	/* pages, of a writer with a limit */
 	int rounds, stop;
+	bool gone;		/* the child, before the writes */
 };
 
 static struct shared *new_shared(char cgroup[2][COW_CGROUP_DIR])
@@ -210,7 +211,8 @@ static int counts_exactly(struct cow_child *self, void *arg)
 	if (!area || !page)
 		return 2;
 	cow_touch(page, 1);
-	if (cow_child_idle(&c) || cow_unshare_rest(area, NR * ps))
+	if (cow_child_idle(&c) || (sh->gone && cow_child_end(&c)) ||
+	    cow_unshare_rest(area, NR * ps))
 		return 3;
 	/* The first time it faults for what it needs itself. */
 	for (i = 0; i < 2; i++) {
@@ -226,7 +228,7 @@ static int counts_exactly(struct cow_child *self, void *arg)
 	subtract(&sh->d[0], &before);
 	if (!all_written(area, NR))
 		return 4;
-	return cow_child_end(&c) ? 5 : 0;
+	return !sh->gone && cow_child_end(&c) ? 5 : 0;
 }
 
 /* The shared pages stay, and there is one more for each that was written. */
@@ -253,48 +255,18 @@ TEST_F_TIMEOUT(cgroup_charges, exactly_as_many, TEST_TIMEOUT)
 	EXPECT_EQ(0, sh->d[0].lost);
 }
 
-/* The child has gone: nothing is copied, but each page is read-only still. */
-static int counts_reuses(struct cow_child *self, void *arg)
-{
-	struct shared *sh = arg;
-	struct counts before;
-	struct cow_child c;
-	char *area, *page;
-	long minflt;
-	int i;
-
-	(void)self;
-	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
-		return 1;
-	area = filled(NR);
-	page = cow_map(ps, 0);
-	if (!area || !page)
-		return 2;
-	cow_touch(page, 1);
-	if (cow_child_idle(&c) || cow_child_end(&c) || cow_unshare_rest(area, NR * ps))
-		return 3;
-	for (i = 0; i < 2; i++) {
-		cow_cgroup_add_up(sh->cgroup[0], page);
-		read_counts(&before, sh->cgroup[0]);
-	}
-	minflt = cow_minflt();
-	for (i = 0; i < NR; i++)
-		cow_touch(area + i * ps, 'w');
-	sh->faults = cow_minflt() - minflt;
-	cow_cgroup_add_up(sh->cgroup[0], page);
-	read_counts(&sh->d[0], sh->cgroup[0]);
-	subtract(&sh->d[0], &before);
-	return all_written(area, NR) ? 0 : 4;
-}
-
-/* No page comes or goes; each was made writable by a fault of its own, or ahead of one. */
+/*
+ * With the child gone, no page comes or goes; each was made writable by a fault of its own,
+ * or ahead of one.
+ */
 TEST_F_TIMEOUT(cgroup_charges, reused_ahead, TEST_TIMEOUT)
 {
 	struct shared *sh = new_shared(self->cgroup);
 	struct cow_child c;
 
 	ASSERT_NE(NULL, sh);
-	ASSERT_EQ(0, cow_child_fork(&c, counts_reuses, sh));
+	sh->gone = true;
+	ASSERT_EQ(0, cow_child_fork(&c, counts_exactly, sh));
 	ASSERT_EQ(0, cow_child_wait(&c));
 	EXPECT_EQ(0, sh->d[0].anon);
 	EXPECT_EQ(sh->d[0].minflt, sh->d[0].pgfault);
