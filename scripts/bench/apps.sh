@@ -32,7 +32,7 @@ copy_python()
 {
 	local dir=$1 file
 	copy_program "$dir" "$PYTHON"
-	"$PYTHON" -B -s -E -S "$ROOT/fixtures/apps/modules.py" "$2" > "$SCRATCH/modules" ||
+	"$PYTHON" -s -E -S "$ROOT/fixtures/apps/modules.py" "$2" > "$SCRATCH/modules" ||
 		die "$PYTHON lacks a module that $2 imports"
 	while read -r file; do
 		copy_program "$dir" "$file"
@@ -65,7 +65,7 @@ bench_app()
 	BENCH_PROGRAM=$app
 	app_files "$app" "$BENCH_FILES"
 	begin_job
-	section rows "$PYTHON" -B -s -E -S "$APP_DIR/${app}_job.py" "${size[@]}"
+	section rows "$PYTHON" -s -E -S "$APP_DIR/${app}_job.py" "${size[@]}"
 	run_job "$dir"
 	app_rows "$dir" --json "$rows" --results "$RESULTS" || leave "$E_USAGE"
 	[ -z "$ROWS_FILE" ] || cp "$rows" "$ROWS_FILE"

@@ -304,6 +304,7 @@ compare_with_base()
 	grep -qE $'^fail\t(guest|console)\t' "$RESULTS" ||
 		mapfile -t CHOSEN < <(awk -F '\t' '$1 == "fail" { print $2 }' "$RESULTS" | cat - "$SCRATCH/skipped")
 	(
+		end_with_guest
 		SWITCH_ON=
 		boot_kernel base
 		: > "$RESULTS"

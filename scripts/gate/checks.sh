@@ -91,6 +91,8 @@ check_gate_options()
 	[ -z "$BASE" ] || [ -n "$TREE" ] || [ "$BASE" = series ] || need_known_base "${BASE#series:}"
 	[ -z "$FILTER" ] || [ -n "$SELFTEST" ] || die "--filter goes with --selftest; checks are chosen by --only"
 	[ -z "$SELFTEST" ] || [ -z "$SERIES$TREE" ] || die "--selftest brings its own submissions"
+	[ -z "$SELFTEST" ] || [[ "$BASE" != series* ]] ||
+		die "--selftest: each submission names its base, a kernel or our series on it; --base chooses the kernel"
 	[ -z "$SELFTEST" ] || [ -z "$KCIDB" ] || die "--kcidb is about one submission, not about --selftest"
 	[ -z "$SELFTEST" ] || [ -z "$MARKDOWN$SET$SET_CONFIG$APPEND_ON$NO_VERDICT$ONLY$SKIP" ] ||
 		die "--selftest: each submission says what it is judged by; --filter, --quick and --fresh go with it"

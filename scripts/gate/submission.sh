@@ -13,6 +13,8 @@ take_submission()
 {
 	G_REFUSED=
 	G_ON_SERIES=
+	# what is no series is refused before a kernel is fetched for it
+	[ -z "$SERIES" ] || split_mails
 	if [ -n "$TREE" ]; then
 		take_tree
 	else
@@ -108,16 +110,17 @@ take_series()
 {
 	G_KIND=series
 	G_TITLE=$(basename -- "$SERIES")
-	split_mails
+	mv "$SCRATCH"/mails/* "$G_MAILS"
 	apply_mails
 }
 
-# split_mails: the patches of SERIES in order; a cover letter and answers are none.
+# split_mails: the patches of SERIES in order, to SCRATCH/mails; a cover letter and
+# answers are none.
 split_mails()
 {
 	local raw=$SCRATCH/raw file mail n=0
 	rm -rf "$raw"
-	mkdir -p "$raw"
+	mkdir -p "$raw" "$SCRATCH/mails" "$SCRATCH/covers"
 	if [ -d "$SERIES" ]; then
 		for file in "$SERIES"/*; do
 			case "$file" in
@@ -136,24 +139,38 @@ split_mails()
 	find "$raw" -type f | while read -r mail; do
 		decode_mail "$mail"
 	done
+	# die() in a pipeline ends only its part
+	find "$raw" -type f | sort | patches_in_order > "$SCRATCH/order" || leave "$E_USAGE"
 	while read -r mail; do
 		n=$((n + 1))
-		cp "$mail" "$G_MAILS/$(printf %04d "$n")"
-	done < <(find "$raw" -type f | sort | patches_in_order)
+		cp "$mail" "$SCRATCH/mails/$(printf %04d "$n")"
+	done < "$SCRATCH/order"
 	[ "$n" -gt 0 ] || die "--series '$SERIES' holds no patch in mail format, as 'git format-patch' writes them"
-	mkdir -p "$SCRATCH/covers"
 	find "$raw" -type f | sort | while read -r mail; do
 		! is_cover_letter "$mail" || cp "$mail" "$SCRATCH/covers/$(basename "$(dirname "$mail")").${mail##*/}"
 	done
 }
 
-# is_cover_letter MAIL: number 0 of its series, with no diff; an answer is none
+# full_subject MAIL: with the [PATCH n/m]
+full_subject()
+{
+	kgit mailinfo -k /dev/null /dev/null < "$1" | sed -n 's/^Subject: //p'
+}
+
+# What a subject begins with: [PATCH v2 03/12], [3/12]. Sets number and total.
+is_numbered()
+{
+	[[ "$1" =~ ^\[([^]]*[^0-9])?([0-9]+)/([0-9]+)\] ]] || return
+	number=$((10#${BASH_REMATCH[2]}))
+	total=$((10#${BASH_REMATCH[3]}))
+}
+
+# is_cover_letter MAIL: number 0 of its series; an answer is none. A diff in it is what
+# has changed since the last version (format-patch --interdiff).
 is_cover_letter()
 {
-	local subject
-	! is_patch "$1" || return 1
-	subject=$(kgit mailinfo -k /dev/null /dev/null < "$1" | sed -n 's/^Subject: //p')
-	[[ "$subject" =~ ^\[[^]]*[^0-9]0+/[0-9]+\] ]]
+	local number total
+	is_numbered "$(full_subject "$1")" && [ "$number" -eq 0 ]
 }
 
 # is_patch MAIL: whether it holds a diff
@@ -196,16 +213,15 @@ patches_in_order()
 	local mail subject number numbered=() unnumbered="" total=""
 	while read -r mail; do
 		is_patch "$mail" || continue
-		subject=$(kgit mailinfo -k /dev/null /dev/null < "$mail" | sed -n 's/^Subject: //p')
+		subject=$(full_subject "$mail")
 		case "$subject" in
 		[Rr]e:*) continue ;;
 		esac
-		if [[ "$subject" =~ ^\[[^]]*[^0-9]([0-9]+)/([0-9]+)\] ]]; then
-			number=$((10#${BASH_REMATCH[1]}))
-			total=$((10#${BASH_REMATCH[2]}))
-		else
+		if ! is_numbered "$subject"; then
 			number=0
 			unnumbered=1
+		elif [ "$number" -eq 0 ]; then
+			continue
 		fi
 		numbered+=("$number $mail")
 	done

@@ -6,12 +6,16 @@
 
 set -euo pipefail
 export LC_ALL=C
+# Where Debian has depmod and modprobe; an ordinary user's PATH lacks it.
+export PATH=$PATH:/usr/sbin:/sbin
+# What Python compiles would change the hashes of scripts/ (see hash.sh).
+export PYTHONDONTWRITEBYTECODE=1
 # A git hook sets these, and git would work on the user's repository.
 unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_PREFIX GIT_NAMESPACE \
 	GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_QUARANTINE_PATH
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-BUILD=${COW_BUILD:-$ROOT/build}
+BUILD=$(realpath -m -- "${COW_BUILD:-$ROOT/build}")
 COMMAND=${0##*/}
 STARTED=$(date +%s)
 # Debian's: what is first in PATH may be a version manager's script, which starts twenty
@@ -159,9 +163,11 @@ open_logs()
 drop_old_logs()
 {
 	local dir
-	find "$BUILD/logs" -mindepth 1 -maxdepth 1 -type d -mmin +60 | sort -r | tail -n +30 |
+	find "$BUILD/logs" -mindepth 1 -maxdepth 1 -type d -mmin +60 -printf '%T@ %p\n' |
+	sort -rn | tail -n +30 | cut -d ' ' -f 2- |
 	while read -r dir; do
-		rm -rf "$dir"
+		# a run of hours writes to files in it
+		[ -n "$(find "$dir" -type f -mmin -60 -print -quit)" ] || rm -rf "$dir"
 	done
 }
 
@@ -278,12 +284,20 @@ unlock()
 
 IN_USE=
 
+# refuse_foreign_build: 'clean' removes all that is in a folder that was given as COW_BUILD
+refuse_foreign_build()
+{
+	[ -z "${COW_BUILD-}" ] || [ -d "$BUILD/locks" ] || [ -z "$(ls -A "$BUILD" 2> /dev/null)" ] ||
+		die "COW_BUILD: '$BUILD' holds files of others; give a new or an empty folder"
+}
+
 # use_build: build/ must not be removed until this run, and all that it has started, are
 # over. A run that removes it removes the lock's file, too.
 use_build()
 {
 	local fd
 	[ "$IN_USE" != "$BUILD" ] || return 0
+	refuse_foreign_build
 	while :; do
 		mkdir -p "$BUILD/locks"
 		exec {fd}> "$BUILD/locks/in-use"
@@ -298,6 +312,7 @@ use_build()
 use_build_alone()
 {
 	local fd
+	refuse_foreign_build
 	mkdir -p "$BUILD/locks"
 	exec {fd}> "$BUILD/locks/in-use"
 	flock -n "$fd" || die "another run uses $BUILD: wait until it is over, or end it"

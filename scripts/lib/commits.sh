@@ -48,9 +48,8 @@ commit_series()
 # rejects
 commit_mail()
 {
-	local patch=$1 name=$2 mail=$K_DIR/mail
-	local subject author email date
-	mkdir -p "$mail"
+	local patch=$1 name=$2 mail subject author email date
+	mail=$(mktemp -d "$SCRATCH/mail.XXX")
 	kgit mailinfo --encoding=UTF-8 "$mail/msg" "$mail/diff" < "$patch" > "$mail/info"
 	subject=$(sed -n 's/^Subject: //p' "$mail/info")
 	author=$(sed -n 's/^Author: //p' "$mail/info")

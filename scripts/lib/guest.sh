@@ -254,7 +254,7 @@ is_silent()
 }
 
 # wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG says why;
-# so it is after GUEST_SILENCE, and 5 s after a panic.
+# so it is after GUEST_SILENCE, and 5 s after a panic. Ends the ticker.
 wait_guest()
 {
 	local dir=$1 end=$((SECONDS + $2)) panicked="" said="" looks=0
@@ -272,6 +272,8 @@ wait_guest()
 		sleep 0.2
 	done
 	kill_guest
+	# the ticker is a child that never ends by itself
+	stop_ticker
 	wait 2> /dev/null || true
 }
 
@@ -310,7 +312,6 @@ run_guest_once()
 	exec 3>&-
 	wait_guest "$dir" "$seconds"
 	wait "$reader" 2> /dev/null || true
-	stop_ticker
 	judge_guest "$dir"
 }
 
@@ -381,5 +382,5 @@ first_splat()
 # find_splats CONSOLE: prints the lines by which a kernel complains
 find_splats()
 {
-	"$PYTHON" -B "$ROOT/scripts/lib/splats.py" "$1"
+	"$PYTHON" "$ROOT/scripts/lib/splats.py" "$1"
 }

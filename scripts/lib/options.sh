@@ -294,7 +294,6 @@ parse_options()
 		shift
 	done
 	export VERBOSE
-	[ "${CI-}" != true ] || [ "$(id -u)" -ne 0 ] || INSTALL_DEPS=1
 }
 
 # parse_long_option OPTION [VALUE]: --NAME, --NAME VALUE or --NAME=VALUE. Status 1 if

@@ -26,6 +26,7 @@ host_packages()
 	rsync		rsync
 	cpio		cpio
 	xz		xz-utils
+	zstd		zstd
 	kmod		kmod
 	flock		util-linux
 	chrt		util-linux

@@ -25,7 +25,7 @@ record()
 # record_ktap LOG [PREFIX]: the tests of a KTAP log
 record_ktap()
 {
-	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$1" "${2-}" >> "$RESULTS"
+	"$PYTHON" "$ROOT/scripts/lib/ktap.py" "$1" "${2-}" >> "$RESULTS"
 }
 
 count_results()

@@ -150,6 +150,51 @@ test_full_disk()
 	want_same "$status" 1 && want_output "only 3 MB are free for $SCRATCH"
 }
 
+# On a terminal the ticker runs until the guest has ended, and is not waited for.
+test_terminal_guest()
+{
+	local dir=$SCRATCH/terminal watch
+	mkdir -p "$dir"
+	touch "$dir"/{status,console.log,job.log}
+	(
+		is_terminal() { true; }
+		start_ticker guest "$SECONDS"
+		{ sleep 20; kill "$TICKER" && touch "$dir/waited"; } &
+		watch=$!
+		disown "$watch"
+		setsid sleep 0.1 &
+		GUEST=$!
+		wait_guest "$dir" 60
+		kill "$watch"
+	) 2> /dev/null
+	[ ! -e "$dir/waited" ] || complain "the end of the ticker was waited for"
+}
+
+# A run of hours keeps its logs, however many others have begun since.
+test_old_logs()
+(
+	BUILD=$SCRATCH/old-logs
+	mkdir -p "$BUILD"/logs/{long,over,0{1..40}}
+	touch "$BUILD/logs/over/log" "$BUILD/logs/long/log"
+	touch -d '2 hours ago' "$BUILD/logs/over/log" "$BUILD"/logs/0*
+	touch -d '3 hours ago' "$BUILD"/logs/{long,over}
+	drop_old_logs
+	want_same "$(cd "$BUILD/logs" && echo [a-z]*) $(find "$BUILD/logs" -name '0*' | wc -l)" "long 29"
+)
+
+# What is in COW_BUILD is removed by clean: it must be the harness's.
+test_foreign_build()
+{
+	local dir=$SCRATCH/foreign
+	mkdir -p "$dir"
+	touch "$dir/mine"
+	COW_BUILD=$dir refused_with "holds files of others" clean &&
+	COW_BUILD=$dir refused_with "holds files of others" tree &&
+	want_same "$(ls "$dir")" mine || return
+	rm "$dir/mine"
+	( cd "$SCRATCH" && COW_BUILD=foreign here tree --kernel /nonexistent && want_status 2 )
+}
+
 # One guest at a time has real-time priority, if that is allowed.
 test_realtime_priority()
 {
@@ -229,7 +274,7 @@ test_ktap()
 	local file want got
 	for file in "$ROOT"/fixtures/ktap/*.log; do
 		want=$(sed -n 's/^#! *//p' "$file")
-		got=$(grep -v '^#!' "$file" | "$PYTHON" -B "$ROOT/scripts/lib/ktap.py" /dev/stdin |
+		got=$(grep -v '^#!' "$file" | "$PYTHON" "$ROOT/scripts/lib/ktap.py" /dev/stdin |
 			awk -F '\t' '{ n[$1]++ } END { printf "%d passed, %d failed, %d skipped\n", n["pass"], n["fail"], n["skip"] }')
 		want_same "${file##*/}: $got" "${file##*/}: $want" || return
 	done
@@ -238,7 +283,7 @@ test_ktap()
 # A program that skips all of its tests says why in its plan.
 test_ktap_reason()
 {
-	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$ROOT/fixtures/ktap/kselftest-all-skip.log" > "$SCRATCH/got"
+	"$PYTHON" "$ROOT/scripts/lib/ktap.py" "$ROOT/fixtures/ktap/kselftest-all-skip.log" > "$SCRATCH/got"
 	want_same "$(head -n 1 "$SCRATCH/got")" $'skip\tone\tno vm.cow_precopy: the kernel lacks the series'
 }
 
@@ -274,5 +319,9 @@ test_check_queues()
 		'fail guest:status,pass host:all,pass later:all,' || return
 	fake_legs '[ "$QUEUE" != others ] || exit 3'
 	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
-	want_output 'check could not go on .status 3.'
+	want_output 'check could not go on .status 3.' || return
+	# what a leg dies of is said, and the others run
+	fake_legs 'leg dies die "it cannot"; leg last true'
+	box check --kernel 6.12 --jobs 1 --filter '[dl]*s*' && want_status 1 &&
+	want_output '^FAIL dies' && want_output 'it cannot' && want_output '^PASS last'
 }

@@ -118,6 +118,6 @@ virtme_ng()
 	( cd "$dir" && bash -eux "$SCRATCH/vng.sh" ) > "$log" 2>&1 < /dev/null || status=$?
 	rm -rf "$dir"
 	cat "$log"
-	"$PYTHON" -B "$ROOT/scripts/lib/ktap.py" "$log" >> "$COW_RESULTS"
+	"$PYTHON" "$ROOT/scripts/lib/ktap.py" "$log" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }

@@ -187,8 +187,14 @@ test_judging_series()
 	box gate --base 6.12 --no-verdict --series "$mbox" --only form-applies,form-message && want_status 0 &&
 	want_output '^judging series.mbox: 2 patches on 6.12$' && want_output '^2 passed, 0 failed' || return
 	box gate --base 6.12 --no-verdict --series "$SCRATCH/split" --only form-applies && want_status 0 || return
+	# numbers with nothing before them; a cover letter with the changes since the last version
+	sed -i 's,\[PATCH ,[,' "$mbox"
+	sed -n '/^---$/,$p' "$SCRATCH"/split/0002* > "$SCRATCH/interdiff"
+	sed -i "/^\*\*\* BLURB HERE/r $SCRATCH/interdiff" "$mbox"
+	box gate --base 6.12 --no-verdict --series "$mbox" --only form-applies && want_status 0 || return
 	cat "$SCRATCH"/split/0002* > "$mbox"
 	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'is not whole: it says 2 patches and has number 2' || return
+	! grep 'holds no patch' "$OUT" > "$SCRATCH/complaint" || return
 	sed -i 's/^ int memory_149;/ int memory_nonsense;/; s,\[PATCH 2/2\],[PATCH],' "$mbox"
 	box gate --base 6.12 --series "$mbox" --only 'form-*' && want_status 1 &&
 	want_output '^FAIL form-applies .*mm/memory.c: hunk 1' && want_output '^SKIP form-message .*does not apply' &&

@@ -134,7 +134,7 @@ box()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" CI='' \
+	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
 		"$BOX/run_tests.sh" "$@" > "$OUT" 2>&1 < "${INPUT:-/dev/null}" || STATUS=$?
 }
 
@@ -143,7 +143,7 @@ here()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
-	COW_RESULTS='' CI='' "$ROOT/run_tests.sh" "$@" > "$OUT" 2>&1 < /dev/null || STATUS=$?
+	COW_RESULTS='' "$ROOT/run_tests.sh" "$@" > "$OUT" 2>&1 < /dev/null || STATUS=$?
 }
 
 #

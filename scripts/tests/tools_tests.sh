@@ -7,7 +7,7 @@
 counts_in_python()
 {
 	STATUS=0
-	"$PYTHON" -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" "$@" \
+	"$PYTHON" "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" "$@" \
 		> "$SCRATCH/cow_stats.out" 2>&1 || STATUS=$?
 	OUT=$(cat "$SCRATCH/cow_stats.out")
 }
@@ -44,7 +44,7 @@ test_cow_stats_py()
 			{ echo "'$line' was accepted: $OUT"; return 1; }
 	done
 	STATUS=0
-	"$PYTHON" -B "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" \
+	"$PYTHON" "$ROOT/selftests/cow/tools/cow_stats.py" --proc "$SCRATCH/cow_stats.proc" \
 		> /dev/full 2> "$SCRATCH/cow_stats.out" || STATUS=$?
 	[ "$STATUS" -eq 2 ] && grep -q '^cow_stats.py: cannot write: No space' "$SCRATCH/cow_stats.out" || return 1
 	rm "$SCRATCH/cow_stats.proc/cow_stats"
