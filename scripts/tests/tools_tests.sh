@@ -21,11 +21,12 @@ test_cow_stats_py()
 	[ "$STATUS" -eq 0 ] && diff <(echo "$OUT") - <<-'END' || return 1
 	# TYPE cow_faults_total counter
 	cow_faults_total 3
-	cow_faults_total{pid="7"} 2
 	# TYPE cow_total_seconds_total counter
 	cow_total_seconds_total 1.5
 	# TYPE cow_new_key_total counter
 	cow_new_key_total 5
+	# TYPE cow_process_faults_total counter
+	cow_process_faults_total{pid="7"} 2
 	END
 	processes_that_ended || return 1
 	local line
@@ -63,7 +64,7 @@ processes_that_ended()
 	[ "$STATUS" -eq 0 ] && [ "$(grep -c left <<< "$OUT")" -eq 2 ] &&
 	[[ "$OUT" == *"process 8 left out: no such process"* ]] &&
 	[[ "$OUT" == *"process 9 left out: it has no memory"* ]] &&
-	[[ "$OUT" == *'cow_faults_total{pid="7"} 2'* && "$OUT" == *"cow_faults_total 3"* ]] ||
+	[[ "$OUT" == *'cow_process_faults_total{pid="7"} 2'* && "$OUT" == *"cow_faults_total 3"* ]] ||
 		{ echo "processes that have ended: $OUT"; return 1; }
 }
 

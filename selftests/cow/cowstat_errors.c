@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -246,6 +247,76 @@ TEST_F_TIMEOUT(errors, orphans, TEST_TIMEOUT)
 		 "! [ -e /proc/$pid ]",
 		 fake, fake, fake, fake, fake);
 	EXPECT_EQ(cowstat("--", "sh", "-c", script, NULL), 0);
+}
+
+/* It gets a child that it has not started, as from a script that ends with exec. */
+static bool with_child(void)
+{
+	pid_t parent = getpid(), pid = fork();
+
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		while (getppid() == parent)
+			pause();
+		_exit(0);
+	}
+	return pid > 0;
+}
+
+TEST_F_TIMEOUT(errors, children_from_before, TEST_TIMEOUT)
+{
+	static const char says[] = "children that were there before the command";
+
+	EXPECT_EQ(cowstat_prepared(with_child, "--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	EXPECT_EQ(cowstat("--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 0);
+}
+
+static bool traced(void)
+{
+	return !ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+}
+
+static bool catches(pid_t pid, int sig)
+{
+	unsigned long long mask = 0;
+	char path[64], text[4096], *line;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	if (cow_read_file(path, text, sizeof(text)) <= 0)
+		return false;
+	line = strstr(text, "SigCgt:");
+	return line && sscanf(line, "SigCgt: %llx", &mask) == 1 && (mask >> (sig - 1)) & 1;
+}
+
+/* From system call to system call, until it catches the signal: false if it ends first */
+static bool run_until_caught(pid_t pid, int sig)
+{
+	int status;
+
+	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+		if (catches(pid, sig))
+			return true;
+		ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
+	}
+	return false;
+}
+
+/* A signal that comes while there is no command yet: none is started. */
+TEST_F_TIMEOUT(errors, signal_at_start, TEST_TIMEOUT)
+{
+	const char *argv[] = { "cowstat", "--", "touch", self->file, NULL };
+
+	start_prepared(TO_FILE, traced, argv);
+	ASSERT_TRUE(run_until_caught(run.pid, SIGTERM));
+	ASSERT_EQ(kill(run.pid, SIGTERM), 0);
+	ASSERT_EQ(ptrace(PTRACE_DETACH, run.pid, NULL, NULL), 0);
+	finish(0);
+	EXPECT_EQ(run.status, 128 + SIGTERM)
+		TH_LOG("%s", run.errors);
+	EXPECT_NE(access(self->file, F_OK), 0);
 }
 
 /*

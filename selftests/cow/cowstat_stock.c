@@ -7,6 +7,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <linux/sched.h>
 #include <linux/userfaultfd.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -579,6 +580,116 @@ TEST_F_TIMEOUT(tracefs, says_what_is_missing, TEST_TIMEOUT)
 	ASSERT_EQ(cowstat("-j", "0.05", "3", NULL), 0);
 	EXPECT_STREQ(run.errors,
 		     "cowstat: kernel without CONFIG_COW_STATS: counting by kprobe events, from now on; no lost, ahead, copy time, percentiles, nor faults on huge pages that a PMD maps\n");
+}
+
+#define MANY		2000
+
+static int copies_many(struct cow_child *self, void *arg)
+{
+	char *area = cow_map(MANY * cow_page_size(), cow_page_size());
+	struct cow_child idle;
+	int i;
+
+	(void)self;
+	(void)arg;
+	if (!area)
+		return 1;
+	memset(area, 1, MANY * cow_page_size());
+	if (cow_child_idle(&idle))
+		return 2;
+	for (i = 0; i < MANY; i++)
+		cow_touch(area + i * cow_page_size(), 'w');
+	return cow_child_end(&idle);
+}
+
+/* A process of that number, which must be free, that is always busy */
+static pid_t busy_with_number(pid_t number)
+{
+	struct clone_args args = {
+		.exit_signal = SIGCHLD,
+		.set_tid = (unsigned long)&number,
+		.set_tid_size = 1,
+	};
+	pid_t pid = syscall(SYS_clone3, &args, sizeof(args));
+
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		_exit(always_busy(NULL, NULL));
+	}
+	return pid;
+}
+
+/* The kernel's tables still have what the process that had the number before has done. */
+TEST_F_TIMEOUT(tracefs, number_has_no_past, TEST_TIMEOUT)
+{
+	struct cow_child busy, first;
+	struct seen seen = {};
+	pid_t number, pid;
+
+	ASSERT_EQ(cow_child_fork(&busy, always_busy, NULL), 0);
+	start("-j", "-a", "0.1", NULL);
+	ASSERT_TRUE(json_parse(next_line()));
+	ASSERT_EQ(cow_child_fork(&first, copies_many, NULL), 0);
+	number = first.pid;
+	ASSERT_EQ(cow_child_wait(&first), 0);
+	ASSERT_EQ(sum_up(&seen, 0, busy.pid), 0);
+	pid = busy_with_number(number);
+	if (pid < 0)
+		SKIP(return, "no process with number %d: %s", number, strerror(errno));
+	memset(&seen, 0, sizeof(seen));
+	EXPECT_EQ(sum_up(&seen, pid, pid), 0);
+	EXPECT_GT(seen.faults + seen.reused, 0ULL);
+	EXPECT_LT(seen.faults, MANY / 2ULL);
+	finish(SIGTERM);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	kill(busy.pid, SIGKILL);
+	cow_child_wait(&busy);
+}
+
+/* A tool whose tables have room for 128 processes: what has no room is missing. */
+TEST_F_TIMEOUT(tracefs, full_table, TEST_TIMEOUT)
+{
+	static const char says[] = "some faults are not counted: a table of the kernel's is full";
+	static const char forks[] = "i=0; while [ $i -lt 300 ]; do (:); i=$((i + 1)); done";
+
+	EXPECT_EQ(cowstat("--", "sh", "-c", forks, NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 0)
+		TH_LOG("%s", run.errors);
+	tested_tool = "cowstat_small";
+	EXPECT_EQ(cowstat("--", "sh", "-c", forks, NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+}
+
+/* Into another PID namespace, with our status */
+static bool to_namespace(void)
+{
+	int status;
+	pid_t pid;
+
+	if (unshare(CLONE_NEWPID))
+		return false;
+	pid = fork();
+	if (!pid)
+		return true;
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+		return false;
+	_exit(WEXITSTATUS(status));
+}
+
+/* The events have other numbers there than the processes: no count of a process. */
+TEST_F_TIMEOUT(tracefs, other_namespace, TEST_TIMEOUT)
+{
+	static const char says[] = "they know processes by other numbers";
+
+	EXPECT_EQ(cowstat_prepared(to_namespace, "-j", "--", "true", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 1)
+		TH_LOG("%s", run.errors);
+	EXPECT_EQ(cowstat_prepared(to_namespace, "-j", NULL), 0);
+	EXPECT_EQ(count_of(run.errors, says), 0)
+		TH_LOG("%s", run.errors);
+	EXPECT_EQ(leftovers(), 0);
 }
 
 /* A kernel with CONFIG_COW_PRECOPY, by its symbols */

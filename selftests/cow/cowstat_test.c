@@ -907,6 +907,30 @@ static bool to_terminal(void)
 	return dup2(terminal, STDOUT_FILENO) >= 0;
 }
 
+/* cowstat on a terminal of that height: what it has printed, or NULL */
+static char *on_terminal(int height, const char **argv)
+{
+	int pty = open_terminal(height, &terminal);
+	static char text[32768];
+	size_t len = 0;
+	ssize_t n;
+
+	if (pty < 0)
+		return NULL;
+	start_prepared(TO_FILE, to_terminal, argv);
+	close(terminal);
+	while (len < sizeof(text) - 1) {
+		n = read(pty, text + len, sizeof(text) - 1 - len);
+		if (n <= 0)
+			break;
+		len += n;
+	}
+	text[len] = '\0';
+	close(pty);
+	finish(0);
+	return text;
+}
+
 /* Fifty lines and the average */
 TEST_F_TIMEOUT(cowstat, headers, TEST_TIMEOUT)
 {
@@ -928,30 +952,41 @@ TEST_F_TIMEOUT(cowstat, headers, TEST_TIMEOUT)
 		static const char *argv[] = {
 			"cowstat", "--proc", fake, "0.01", "50", NULL
 		};
-		int pty = open_terminal(heights[i], &terminal);
+		char *text = on_terminal(heights[i], argv);
 		int rows = heights[i] - 3;
-		char text[32768];
-		size_t len = 0;
-		ssize_t n;
 
-		if (pty < 0)
+		if (!text)
 			SKIP(return, "no pseudoterminal: %s", strerror(errno));
-		start_prepared(TO_FILE, to_terminal, argv);
-		close(terminal);
-		while (len < sizeof(text) - 1) {
-			n = read(pty, text + len, sizeof(text) - 1 - len);
-			if (n <= 0)
-				break;
-			len += n;
-		}
-		text[len] = '\0';
-		close(pty);
-		finish(0);
 		ASSERT_EQ(run.status, 0);
 		ASSERT_EQ(lines_of(text), 51 + 2 * ((51 + rows - 1) / rows));
 		ASSERT_TRUE(headers_every(text, rows))
 			TH_LOG("height %d:\n%s", heights[i], text);
 	}
+}
+
+/*
+ * A ranking takes the place of the last one; what was said at the beginning is above
+ * the first, until then. JSON is for programs: all of it, and no control characters.
+ */
+TEST_F_TIMEOUT(cowstat, ranking_on_terminal, TEST_TIMEOUT)
+{
+	static const char *list[] = { "cowstat", "--proc", fake, "-a", "0.01", "3", NULL };
+	static const char *json[] = { "cowstat", "--proc", fake, "-ja", "0.01", "3", NULL };
+	char *text = on_terminal(10, list);
+
+	if (!text)
+		SKIP(return, "no pseudoterminal: %s", strerror(errno));
+	EXPECT_EQ(run.status, 0);
+	/* The second, the third, and the averages */
+	EXPECT_GE(count_of(text, "\033[H\033[2J"), 2)
+		TH_LOG("%s", text);
+	EXPECT_NE(strncmp(text, "\033", 1), 0)
+		TH_LOG("%s", text);
+	text = on_terminal(10, json);
+	EXPECT_EQ(run.status, 0);
+	EXPECT_EQ(count_of(text, "\033"), 0)
+		TH_LOG("%s", text);
+	EXPECT_TRUE(json_parse(text));
 }
 
 /* A kernel that has nothing of all this */
@@ -1289,6 +1324,8 @@ static const struct bad {
 	{ { "1", "2147483648" }, "the count of lines has to be" },
 	{ { "1", "18446744073709551617" }, "the count of lines has to be" },
 	{ { "1", "-1" }, "'-1' is not a count of lines" },
+	{ { "1", "-j" }, "'-j' comes too late: options, and '--', go before INTERVAL" },
+	{ { "--json=1" }, "'--json=1': this option takes no argument" },
 	{ { "1", "2x" }, "'2x' is not a count of lines" },
 	{ { "1", "1.5" }, "'1.5' is not a count of lines" },
 	{ { "1", "" }, "'' is not a count of lines" },

@@ -80,18 +80,18 @@ def read_vmstat(proc=None):
             if len(line) == 2 and line[0].startswith("pgcow_") and line[1].isdigit()}
 
 
-def metric(name):
+def metric(name, prefix):
     """The name that Prometheus wants, and how many of ours are one of its unit"""
     if name.endswith("_ns"):
-        return f"cow_{name[:-3]}_seconds_total", 1e9
-    return f"cow_{name}_total", 1
+        return f"{prefix}_{name[:-3]}_seconds_total", 1e9
+    return f"{prefix}_{name}_total", 1
 
 
-def prometheus(samples):
+def prometheus(samples, prefix):
     """samples: pairs of labels and counts; lines of one name have to be together."""
     names = {name: None for _, counts in samples for name in counts if name not in NOT_COUNTERS}
     for name in names:
-        title, unit = metric(name)
+        title, unit = metric(name, prefix)
         yield f"# TYPE {title} counter"
         for labels, counts in samples:
             if name in counts:
@@ -123,6 +123,8 @@ def read_processes(pids, proc):
             warn(f"process {pid} left out: " +
                  ("no such process" if not os.path.exists(f"{proc}/{pid}/stat") else
                   "kernel without CONFIG_COW_STATS"))
+        except PermissionError:
+            warn(f"process {pid} left out: it is another user's")
         except NoMemory:
             warn(f"process {pid} left out: it has no memory, as one that has ended")
 
@@ -142,9 +144,10 @@ def main():
     parser.add_argument("pid", nargs="*", type=process)
     args = parser.parse_args()
     try:
-        samples = [("", read_system(args.proc))]
-        # each once: a collector refuses a line that occurs twice
-        samples += read_processes(args.pid, args.proc)
+        lines = list(prometheus([("", read_system(args.proc))], "cow"))
+        # under other names, so that a sum over one name counts nothing twice; each process
+        # once: a collector refuses a line that occurs twice
+        lines += prometheus(list(read_processes(args.pid, args.proc)), "cow_process")
     except FileNotFoundError as error:
         warn(f"{error.filename}: kernel without CONFIG_COW_STATS")
         return 2
@@ -152,7 +155,7 @@ def main():
         warn(error)
         return 2
     try:
-        print("\n".join(prometheus(samples)), flush=True)
+        print("\n".join(lines), flush=True)
     except OSError as error:
         warn(f"cannot write: {error.strerror}")
         # not once more, at exit

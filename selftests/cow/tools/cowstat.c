@@ -11,6 +11,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,9 +48,9 @@ static void usage(FILE *to)
 	      "\n"
 	      "Copy-on-write faults of the whole system or of processes: one line every\n"
 	      "INTERVAL seconds (0.01 to 31536000, fractions too), COUNT lines or until it is\n"
-	      "interrupted, and then the average. The first line is the total since the\n"
-	      "counters were reset, or since the process began or called exec; without INTERVAL\n"
-	      "it is the only one.\n"
+	      "interrupted, and then the average (not with -j). The first line is the total\n"
+	      "since the counters were reset, or since the process began or called exec;\n"
+	      "without INTERVAL it is the only one.\n"
 	      "\n"
 	      "With a command: runs it, and says at the end what it and its descendants have\n"
 	      "spent in copy-on-write faults; those that still run, what they have until then.\n"
@@ -59,7 +60,9 @@ static void usage(FILE *to)
 	      "\n"
 	      "  -p, --pid PID,...  these processes, each with all its threads\n"
 	      "  -C, --command NAME the processes of that name, also those that come later\n"
-	      "  -a, --all          all processes that take such faults, the costliest first\n"
+	      "  -a, --all          all processes that take such faults, the costliest first;\n"
+	      "                     what one has had since the last line is not shown if it\n"
+	      "                     exits\n"
 	      "  -w, --wide         all columns; without it as many as 80 characters hold\n"
 	      "  -t, --timestamp    begin each line with the time of day\n"
 	      "  -j, --json         a JSON object per line\n"
@@ -70,8 +73,8 @@ static void usage(FILE *to)
 	      "                     ;[lost] for copies that were for nothing\n"
 	      "      --stacks=lines FUNCTION (FILE:LINE) instead of FUNCTION, if it was built\n"
 	      "                     with -g; needs addr2line, too\n"
-	      "  -o, --output FILE  write to FILE, '-' is standard output; otherwise lines go\n"
-	      "                     there, and what is said of a command to standard error\n"
+	      "  -o, --output FILE  write to FILE, '-' is standard output; without it, lines go\n"
+	      "                     to standard output, the bill of a command to standard error\n"
 	      "      --proc DIR     read the files in DIR instead of those in /proc\n"
 	      "  -V, --version\n"
 	      "  -h, --help\n"
@@ -114,12 +117,13 @@ static void usage(FILE *to)
 	      "and wpcopy_ns; minor_faults_per_s, faults_per_s, reused_per_s, lost_per_s,\n"
 	      "precopy_success_per_s, reuse_ahead_per_s; skip_share, copy_share and wall_share\n"
 	      "(1 is all); percentiles in ns. Always all of them; null: not known.\n"
+	      "A byte of comm that is no ASCII is one \\u00XX.\n"
 	      "With a command: status and signal (null: none), wall_s, user_s, system_s,\n"
 	      "minor_faults, then as above.\n"
 	      "\n"
-	      "Exit status: 0, also when interrupted; 1 if all processes exited while they\n"
-	      "were watched; 2 usage or another error. With a command its own, 128 + signal if\n"
-	      "it was killed, 126 if it cannot be executed, 127 if it is not found.\n",
+	      "Exit status: 0, also when interrupted; 1 if all processes of -p exited while\n"
+	      "they were watched; 2 usage or another error. With a command its own, 128 +\n"
+	      "signal if it was killed, 126 if it cannot be executed, 127 if it is not found.\n",
 	      to);
 }
 
@@ -313,7 +317,8 @@ void begin_output(void)
 void quit(int status)
 {
 	restore_timing();
-	probes_end();
+	if (!probes_end())
+		note("events are left in tracefs, as they are in use; the next cowstat removes them");
 	if (created && !begun)
 		unlink(opt.file);
 	exit(status);
@@ -335,15 +340,23 @@ void die(const char *fmt, ...)
  * terminal, which has sent them to both.
  */
 
-static const int end_signals[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM };
+static const int end_signals[] = {
+	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, SIGUSR2,
+};
 sigset_t caught, found_mask;
 
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
-	stop = 1;
+	stop = sig;
 	if (command > 0 && info->si_code <= 0)
 		kill(command, sig);
+}
+
+void quit_if_interrupted(void)
+{
+	if (stop)
+		quit(E_SIGNAL + stop);
 }
 
 static bool is_ignored(int sig)
@@ -556,6 +569,8 @@ static void find_targets(unsigned long long last)
 		t->now->have = ~0U;
 		t->now->ns = last;
 		memset(t->now->stats.known, true, sizeof(t->now->stats.known));
+		/* of one that had the number before */
+		sample_probes(t->now, pid);
 		*t->first = *t->now;
 	}
 	closedir(dir);
@@ -643,23 +658,32 @@ static int by_cost(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Of a ranking on a terminal as much as it has lines */
+/* Does each list take the place of the last one on the screen? */
+static bool is_ranking(void)
+{
+	return opt.all && opt.interval && !opt.json && isatty(fileno(out));
+}
+
+/* Of a ranking as much as the screen has lines */
 static size_t room(size_t nr)
 {
 	size_t lines = screen_height() > 5 ? screen_height() - 4 : 1;
 
-	return opt.all && isatty(fileno(out)) && nr > lines ? lines : nr;
+	return is_ranking() && nr > lines ? lines : nr;
 }
 
 static void show_list(struct entry *list, size_t nr)
 {
+	static bool cleared = true;
 	unsigned int have = 0;
 	size_t i;
 
 	for (i = 0; i < nr; i++)
-		have |= list[i].t->now->have;
-	if (opt.all && opt.interval && isatty(fileno(out)))
+		have |= list[i].row.have;
+	/* What was said at the beginning is above the first list. */
+	if (!cleared && is_ranking())
 		fputs("\033[H\033[2J", out);
+	cleared = false;
 	if (nr && !opt.json)
 		print_processes_header(&list[0].row, have);
 	if (opt.all)
@@ -839,6 +863,8 @@ static unsigned long parse_count(const char *text)
 {
 	unsigned long val;
 
+	if (*text == '-' && !isdigit(text[1]))
+		die("'%s' comes too late: options, and '--', go before INTERVAL", text);
 	if (!parse_number(text, &val))
 		die("'%s' is not a count of lines", text);
 	if (!val || val > INT_MAX)
@@ -982,6 +1008,9 @@ int main(int argc, char **argv)
 			if (optopt >= '0' && optopt <= '9')
 				die("unknown option '-%c'; an interval cannot be negative",
 				    optopt);
+			if (strchr(argv[optind - 1], '='))
+				die("'%s': this option takes no argument, or there is none of that name",
+				    argv[optind - 1]);
 			if (optopt > 0 && optopt < OPT_PROC)
 				die("unknown option '-%c', see --help", optopt);
 			die("unknown option '%s', see --help", argv[optind - 1]);

@@ -70,6 +70,8 @@ __printf(3, 4) void missing(unsigned int *said, unsigned int bit,
 void begin_output(void);
 /* Restore what was changed, and exit. */
 __noreturn void quit(int status);
+/* After a signal that came before there was a command to hand it on to */
+void quit_if_interrupted(void);
 /* note(), and exit with E_USAGE */
 __printf(1, 2) __noreturn void die(const char *fmt, ...);
 
@@ -132,6 +134,8 @@ unsigned long long now_ns(clockid_t clock);
 void begin_probing(enum probes_whose whose, pid_t pid);
 /* Once per interval, before the samples of processes are taken */
 void read_all_probes(void);
+/* Of that process, at the last read_all_probes() */
+void sample_probes(struct sample *s, pid_t pid);
 /* A process and all its descendants */
 bool read_probes_of_tree(struct probed *p, pid_t root);
 /*

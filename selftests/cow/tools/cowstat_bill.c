@@ -217,12 +217,17 @@ int spawn_program(pid_t *pid, const posix_spawn_file_actions_t *actions, char **
 
 static void start_command(char **argv)
 {
+	siginfo_t info;
 	sigset_t old;
 	pid_t pid;
 	int err;
 
+	/* They stay our children in exec(). */
+	if (!waitid(P_ALL, 0, &info, WEXITED | WNOWAIT | WNOHANG))
+		note("children that were there before the command are on its bill, too");
 	/* No signal is lost between the start and that @command is known. */
 	sigprocmask(SIG_BLOCK, &caught, &old);
+	quit_if_interrupted();
 	err = spawn_program(&pid, NULL, argv);
 	if (err)
 		no_command(argv[0], err);

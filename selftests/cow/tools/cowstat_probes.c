@@ -2,7 +2,7 @@
 /*
  * Copy-on-write faults by kprobe events
  *
- * do_wp_page() is entered (event "start") and left ("end") by each write-protect
+ * do_wp_page() is entered (event "start") and left ("cow_end") by each write-protect
  * fault. In between wp_page_reuse() makes the PTE writable ("reused"), or
  * wp_page_copy() takes the old page out of the rmap ("copied"). The compiler may
  * have inlined both into do_wp_page(), where they cannot be probed. So probe the
@@ -34,6 +34,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cow_stats.h"
@@ -43,8 +44,10 @@
 #define ARRAY_SIZE(arr)	(sizeof(arr) / sizeof((arr)[0]))
 
 #define PREFIX		"cowstat_"
-/* Entries of a table. The kernel has room for twice as many. */
+/* Of a table; the kernel says how often there was none left. A test wants few. */
+#ifndef ENTRIES
 #define ENTRIES		16384
+#endif
 #define KRETPROBES	1024	/* threads that may be in do_wp_page() at a time */
 
 /* include/linux/mm.h and mm_types.h */
@@ -150,7 +153,7 @@ static int set_trigger(const char *event, const char *fmt, ...)
  */
 
 static const char * const events[] = {
-	"copied", "end", "reused", "reused_2", "reused_3", "+copy", "+time",
+	"copied", "cow_end", "reused", "reused_2", "reused_3", "+copy", "+time",
 	"sched/sched_process_fork", "start",
 };
 
@@ -178,24 +181,31 @@ static void clear_triggers(const char *instance, const char *event)
 	}
 }
 
-static void remove_all(const char *instance)
+static bool is_gone(int ret)
+{
+	return !ret || ret == -ENOENT;
+}
+
+/* False if something is still in use, such as an event by a perf that runs on */
+static bool remove_all(const char *instance)
 {
 	char path[PATH_MAX];
+	bool all = true;
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(events); i++)
 		clear_triggers(instance, events[i]);
 	for (i = 0; i < ARRAY_SIZE(events); i++) {
 		if (events[i][0] == '+')
-			put_global("synthetic_events", "!%s_%s", instance,
-				   events[i] + 1);
+			all &= is_gone(put_global("synthetic_events", "!%s_%s",
+						  instance, events[i] + 1));
 		else if (!strchr(events[i], '/'))
-			put_global("kprobe_events", "-:%s/%s", instance,
-				   events[i]);
+			all &= is_gone(put_global("kprobe_events", "-:%s/%s",
+						  instance, events[i]));
 	}
 	/* Last: whoever finds it knows that there may be something to remove. */
 	snprintf(path, sizeof(path), "%s/instances/%s", tracefs, instance);
-	rmdir(path);
+	return all && (!rmdir(path) || errno == ENOENT);
 }
 
 /* Each cowstat has its instance's folder open, and locked. */
@@ -467,7 +477,7 @@ static bool add_kprobes(void)
 	return !add_kprobe("p:%s/start do_wp_page " THREAD_KEY " %s unshare=+%u($arg1):b1@%d/32",
 			   name, memory_fields(vma), members[VMF_FLAGS].offset,
 			   FAULT_FLAG_UNSHARE_BIT) &&
-	       !add_kprobe("r%d:%s/end do_wp_page " THREAD_KEY " ret=$retval:u32",
+	       !add_kprobe("r%d:%s/cow_end do_wp_page " THREAD_KEY " ret=$retval:u32",
 			   KRETPROBES, name) &&
 	       add_copied_kprobe() &&
 	       add_reuse_kprobes();
@@ -550,7 +560,7 @@ static bool add_triggers(pid_t pid)
 	       !set_trigger("copied",
 			    "hist:keys=stack:size=%d:onmatch(%s.start).trace(%s_copy,$cp,$cu) if %s",
 			    ENTRIES, name, name, callers) &&
-	       !set_trigger("end",
+	       !set_trigger("cow_end",
 			    "hist:keys=stack:ns=common_timestamp-$t:size=%d:onmatch(%s.start).trace(%s_time,$ep,$eu,$es,$ns) if ret == 0 || ret == %d",
 			    ENTRIES, name, name, VM_FAULT_WRITE) &&
 	       add_reuse_triggers(callers, only);
@@ -558,21 +568,45 @@ static bool add_triggers(pid_t pid)
 
 static bool make_instance(void)
 {
+	const struct timespec pause = { .tv_nsec = 10000000 };
 	char path[PATH_MAX];
+	int i;
 
 	snprintf(path, sizeof(path), "%s/instances/%s", tracefs, name);
-	if (!mkdir(path, 0700) && lock_instance(name, &instance_lock))
-		return true;
+	if (!mkdir(path, 0700)) {
+		/* Another cowstat may just look whether it is a leftover. */
+		for (i = 0; i < 100; i++) {
+			if (lock_instance(name, &instance_lock))
+				return true;
+			close(instance_lock);
+			nanosleep(&pause, NULL);
+		}
+		instance_lock = -1;
+		errno = EWOULDBLOCK;
+	}
 	because("%s: %s", path, strerror(errno));
 	/* It is not ours, nor is anything of that name. */
 	name[0] = '\0';
 	return false;
 }
 
+/* The events have the numbers of the first namespace, whose inode is a constant. */
+static const char *other_namespace(enum probes_whose of)
+{
+	char link[64] = "";
+
+	if (of == PROBES_SYSTEM ||
+	    readlink("/proc/self/ns/pid", link, sizeof(link) - 1) < 0 ||
+	    !strcmp(link, "pid:[4026531836]"))
+		return NULL;
+	return because("they know processes by other numbers than this PID namespace");
+}
+
 const char *probes_begin(enum probes_whose of, pid_t pid)
 {
 	const char *reason = find_tracefs() ?: find_functions() ?:
-			     btf_offsets(members, ARRAY_SIZE(members));
+			     btf_offsets(members, ARRAY_SIZE(members)) ?:
+			     other_namespace(of);
 
 	if (reason)
 		return reason;
@@ -603,15 +637,18 @@ const char *probes_begin_copied(char *event, size_t size, char *filter,
 	return NULL;
 }
 
-void probes_end(void)
+bool probes_end(void)
 {
+	bool all;
+
 	if (!name[0])
-		return;
-	remove_all(name);
+		return true;
+	all = remove_all(name);
 	name[0] = '\0';
 	if (instance_lock >= 0)
 		close(instance_lock);
 	instance_lock = -1;
+	return all;
 }
 
 /*
@@ -725,7 +762,7 @@ static void ignore(const struct entry *e, void *arg)
 	(void)arg;
 }
 
-/* How often the kernel had no kretprobe left for "end" */
+/* How often the kernel had no kretprobe left for "cow_end" */
 static unsigned long long missed_ends(void)
 {
 	unsigned long long hits, missed, sum = 0;
@@ -739,7 +776,7 @@ static unsigned long long missed_ends(void)
 	/* The names in this file have no group. */
 	while (fgets(line, sizeof(line), file))
 		if (sscanf(line, "%127s %llu %llu", event, &hits, &missed) == 3 &&
-		    !strcmp(event, "end"))
+		    !strcmp(event, "cow_end"))
 			sum += missed;
 	fclose(file);
 	return sum;

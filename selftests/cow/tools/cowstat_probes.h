@@ -6,6 +6,7 @@
 #ifndef __COWSTAT_PROBES_H
 #define __COWSTAT_PROBES_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /* Since probes_begin() */
@@ -41,7 +42,10 @@ int probes_read(unsigned long long *missed);
 const struct probed *probes_of(pid_t pid);
 /* Read, and add up a process with all its descendants, waited for or not. */
 int probes_read_tree(struct probed *p, pid_t root, unsigned long long *missed);
-/* Remove all that probes_begin() has made. May be called twice. */
-void probes_end(void);
+/*
+ * Remove all that probes_begin() has made; false if some of it is in use. The next
+ * probes_begin() tries again. May be called twice.
+ */
+bool probes_end(void);
 
 #endif /* __COWSTAT_PROBES_H */

@@ -233,23 +233,28 @@ static void check_probes(int ret, unsigned long long missed)
 
 void read_all_probes(void)
 {
-	unsigned long long missed = 0;
+	unsigned long long missed;
+	int ret;
 
-	if (probing)
-		check_probes(probes_read(&missed), missed);
+	if (!probing)
+		return;
+	ret = probes_read(&missed);
+	check_probes(ret, missed);
 }
 
 bool read_probes_of_tree(struct probed *p, pid_t root)
 {
-	unsigned long long missed = 0;
+	unsigned long long missed;
+	int ret;
 
 	if (!probing)
 		return false;
-	check_probes(probes_read_tree(p, root, &missed), missed);
+	ret = probes_read_tree(p, root, &missed);
+	check_probes(ret, missed);
 	return true;
 }
 
-static void sample_probes(struct sample *s, pid_t pid)
+void sample_probes(struct sample *s, pid_t pid)
 {
 	const struct probed *p;
 

@@ -24,7 +24,7 @@
 
 #define MAX_FRAMES	127	/* kernel.perf_event_max_stack */
 #define TRACEPOINT	"/sys/kernel/tracing/events/cow/cow_fault"
-#define SYMBOL_LEN	128
+#define SYMBOL_LEN	1024
 #define FRAME_LEN	(SYMBOL_LEN + 64)
 
 static char dir[] = "/tmp/cowstat.XXXXXX";
@@ -76,7 +76,8 @@ static pid_t start_perf(const char **argv, int out_fd)
 	int err;
 
 	sigprocmask(SIG_BLOCK, &caught, &old);
-
+	if (out_fd < 0)
+		quit_if_interrupted();
 	posix_spawn_file_actions_init(&actions);
 	if (out_fd >= 0) {
 		posix_spawn_file_actions_adddup2(&actions, out_fd, STDOUT_FILENO);
@@ -107,26 +108,26 @@ static int wait_for(pid_t pid)
 
 static int record(char **command_line)
 {
-	const char *argv[256] = { "perf", "record", "-q", "--user-callchains", "-g" };
 	char event[64], filter[512];
-	size_t nr = 5, i;
+	const char *options[] = {
+		"perf", "record", "-q", "--user-callchains", "-g", "-e", event,
+		"--filter", filter, "-o", data, "--",
+	};
+	const char **argv;
+	size_t nr = 0;
 	int status;
 
 	choose_event(event, sizeof(event), filter, sizeof(filter));
-	argv[nr++] = "-e";
-	argv[nr++] = event;
-	argv[nr++] = "--filter";
-	argv[nr++] = filter;
-	argv[nr++] = "-o";
-	argv[nr++] = data;
-	argv[nr++] = "--";
-	for (i = 0; command_line[i]; i++) {
-		if (nr == ARRAY_SIZE(argv) - 1)
-			die("more than %zu arguments", i);
-		argv[nr++] = command_line[i];
-	}
+	while (command_line[nr])
+		nr++;
+	argv = calloc(ARRAY_SIZE(options) + nr + 1, sizeof(*argv));
+	if (!argv)
+		die("no memory");
+	memcpy(argv, options, sizeof(options));
+	memcpy(argv + ARRAY_SIZE(options), command_line, nr * sizeof(*argv));
 	status = wait_for(start_perf(argv, -1));
 	command = 0;
+	free(argv);
 	return status;
 }
 

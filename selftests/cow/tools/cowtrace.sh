@@ -21,7 +21,7 @@ for tracefs in /sys/kernel/tracing /sys/kernel/debug/tracing; do
 	break
 done
 
-if [ "$1" = -c ]; then
+if [ "$1" = -c ] && [ $# -gt 1 ]; then
 	command=$2
 	shift 2
 	exec bpftrace -c "$command" "$script.bt" "$@"
