@@ -78,12 +78,13 @@ kernel_to_boot()
 	note "${OUT##*/}: builds"
 }
 
-# job_failed DIR WHY: a guest with the submission panicked, hung or complained. Without a
-# complaint of the kernel it is tried once more: the host may have been too slow for it.
+# job_failed DIR WHY: a guest with the submission panicked, hung, complained, or read wrong
+# data (status 1). If it hung without a complaint it is tried once more: the host may have
+# been too slow for it.
 job_failed()
 {
 	die_of_switch "$1"
-	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ]; then
+	if [ -z "$SPLATS" ] && [ "$VERDICT" != panic ] && [ "$VERDICT" != "exited 1" ]; then
 		say "the patched kernel: $2; once more"
 		rm -rf "$1.first"
 		mv "$1" "$1.first"
@@ -164,7 +165,8 @@ need_our_tests()
 copy_our_selftests()
 {
 	local dir=$B_DIR/tree/tools/testing/selftests/cow
-	kgit -C "$B_DIR/tree" checkout -q "$G_BASE" -- tools/testing/selftests
+	kgit -C "$B_DIR/tree" checkout -q --no-overlay "$G_BASE" -- tools/testing/selftests tools/include \
+		scripts/subarch.include
 	rm -rf "$dir"
 	cp -r "$ROOT/selftests/cow" "$dir"
 }
@@ -203,6 +205,7 @@ kselftests_on()
 	CHOSEN=()
 	[ -n "$(files AMD '*.[chS]' '*Kconfig*' '*Makefile' '*Kbuild' "${NOT_KERNEL[@]}")" ] ||
 		not_applicable "the series touches no code of the kernel"
+	warn_changed_tests
 	behaviour_tree
 	boot_kernel patched
 	[ -n "$G_OURS" ] || copy_our_selftests
@@ -211,6 +214,16 @@ kselftests_on()
 	run_on_submission ""
 	[ -z "$SET$APPEND_ON" ] || run_switched_on
 	[ "${2-}" != off ] || run_options_off
+}
+
+# warn_changed_tests: a submission on top of our series brings its own version of them
+warn_changed_tests()
+{
+	local file
+	[ -n "$G_OURS" ] && [ "$G_KIND" != own ] || return 0
+	files MD tools/testing/selftests/cow mm/tests | while read -r file; do
+		warn "it changes a test that judges it: $file"
+	done
 }
 
 # install_for_gate: status 1 if they do not build, which is a finding
@@ -255,18 +268,19 @@ run_switched_on()
 	APPEND=
 }
 
-# run_options_off: once more without the options that the submission adds. Most kernels are
-# built like that, and may lack a rule that it has put under an option. What our own
-# options leave behind is build-size's to say.
+# run_options_off: once more without the options that the submission adds, and as
+# distributions build their kernels. It may have put a rule under an option, or into an
+# assertion. What our own options leave behind is build-size's to say. A submission that
+# has failed needs no other guest.
 run_options_off()
 {
-	[ -z "$G_OURS" ] && [ -n "$(new_symbols "$G_HEAD")" ] || return 0
+	[ -z "$G_OURS" ] && ! grep -q '^fail' "$FINDINGS" || return 0
 	mv "$LOGS/guest" "$LOGS/guest.on"
 	OPTIONS_OFF=1
 	boot_kernel patched
 	run_on_submission "options off: "
 	OPTIONS_OFF=
-	note "options off: $(option_names)"
+	note "options off: $({ option_names; echo CONFIG_DEBUG_VM; } | grep . | paste -sd' ')"
 }
 
 # run_on_submission WHAT: the chosen kselftests, each failure a finding
@@ -277,7 +291,17 @@ run_on_submission()
 	run_selftests
 	die_of_switch "$LOGS/guest"
 	[ -n "$G_OURS" ] || compare_with_base
+	interfaces_missing | fail_each "$1"
 	take_results "$1"
+}
+
+# interfaces_missing: our options that are on, while tests skip as if they were off
+interfaces_missing()
+{
+	local symbol
+	sed -n -E '/^skip/s/.*kernel without (CONFIG_COW_[A-Z]+).*/\1/p' "$RESULTS" | sort -u | while read -r symbol; do
+		! grep -qxF "$symbol=y" "$OUT/.config" || echo "$symbol is on, but tests do not find its interface"
+	done
 }
 
 # die_of_switch DIR: if the guest could not set what --set, or a mail, names

@@ -108,8 +108,6 @@ touched_sources()
 	[ -z "$sources" ] || printf '%s\n' "$sources"
 }
 
-NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
-
 # including_sources MOST: for each touched header, MOST files at most that include it
 including_sources()
 {

@@ -10,6 +10,9 @@ commits()
 	kgit -C "$K_TREE" rev-list --reverse "$G_BASE..$G_HEAD"
 }
 
+# What no kernel is built from, as pathspecs
+NOT_KERNEL=(':!tools' ':!scripts' ':!samples' ':!Documentation')
+
 # files FILTER [PATHSPEC...]: what the whole series adds (A), modifies (M), ...
 files()
 {
@@ -83,7 +86,7 @@ kconfig_names()
 kconfig_entry()
 {
 	show "$G_HEAD" "$2" | awk -v name="$1" '
-		/^(menu)?config[ \t]/ { inside = ($2 == name) }
-		/^(menu|endmenu|choice|endchoice|if|endif|source|comment)([ \t]|$)/ { inside = 0 }
+		/^[ \t]*(menu|endmenu|choice|endchoice|endif|source|comment)([ \t]|$)/ || /^if[ \t]/ { inside = 0 }
+		/^[ \t]*(menu)?config[ \t]/ { inside = ($2 == name) }
 		inside { print }'
 }

@@ -12,6 +12,7 @@ report.py collect GATE FOLDER LOG CHECK...
     each check that ended: NAME TAB FOLDER. FOLDER is named for others
 report.py table|results|ktap|counts|switched GATE   on standard output
 report.py behaviour GATE ARCH          how many ran the kselftests on it: any, x86, arm64
+report.py refused GATE                 the options that were on in none of those guests
 report.py coverage GATE OPTIONS CHECK...
     which of all checks ran, which did not; OPTIONS left some out
 report.py markdown GATE FACTS CHECKS
@@ -152,6 +153,15 @@ def behaviour(results, arch):
     return sum(looked(result) and boots(result["check"], arch) for result in results)
 
 
+def refused(results):
+    """The options of a submission that could be on in none of the guests with the kselftests"""
+    ran = [result for result in results if result["check"] in KSELFTESTS and looked(result)]
+    refusals = [{text.split()[0] for kind, text in result["findings"]
+                 if kind == "warn" and " cannot be on in this configuration" in text}
+                for result in ran]
+    return sorted(set.intersection(*refusals)) if refusals else []
+
+
 def coverage(results, options, names):
     """Which checks ran; why the others did not is in the table."""
     chosen = {result["check"] for result in results}
@@ -274,6 +284,8 @@ def main(command, path, *arguments):
             print(*counts(results))
         elif command == "behaviour":
             print(behaviour(results, arguments[0]))
+        elif command == "refused":
+            print("\n".join(refused(results)))
         elif command == "coverage":
             coverage(results, arguments[0], arguments[1:])
         else:

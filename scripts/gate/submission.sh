@@ -176,7 +176,7 @@ is_cover_letter()
 # is_patch MAIL: whether it holds a diff
 is_patch()
 {
-	grep -qE '^(diff --git |--- )' "$1" && grep -qE '^@@ |^(new|deleted) file|^rename ' "$1"
+	grep -qE '^(diff --git |--- )' "$1" && grep -qE '^@@ |^(new|deleted) (file )?mode |^(rename|copy) from |^GIT binary patch' "$1"
 }
 
 # decode_mail MAIL: as format-patch writes it, if it was encoded on its way: the
@@ -184,7 +184,7 @@ is_patch()
 decode_mail()
 {
 	local dir=$SCRATCH/decode
-	sed '/^\r\?$/q' "$1" | grep -qiE '^Content-Transfer-Encoding:[[:space:]]*(base64|quoted-printable)' || return 0
+	sed '/^\r\?$/q' "$1" | grep -qiE '^Content-(Transfer-Encoding:[[:space:]]*(base64|quoted-printable)|Type:[[:space:]]*multipart/)' || return 0
 	mkdir -p "$dir"
 	kgit mailinfo -k --encoding=UTF-8 "$dir/msg" "$dir/diff" < "$1" > "$dir/info" || return 0
 	{
@@ -266,6 +266,7 @@ apply_mails()
 	fi
 	G_HEAD=$(cat "$SCRATCH/head")
 	# what keeps the commits from being collected as garbage
+	rm -f "$K_TREE/.git/refs/gate/head.lock"
 	kgit -C "$K_TREE" update-ref refs/gate/head "$G_HEAD"
 }
 

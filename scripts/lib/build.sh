@@ -62,6 +62,7 @@ fragments()
 	[ -z "$BENCH" ] || echo "$config/bench.config"
 	[ -z "$BENCH" ] || [ ! -f "$config/bench-$1.config" ] || echo "$config/bench-$1.config"
 	[ -z "$BENCH_KVM" ] || echo "$config/bench-kvm.config"
+	[ -z "$OPTIONS_OFF" ] || echo "$config/production.config"
 	[ -n "$UNPATCHED$OPTIONS_OFF" ] || ! tree_has_series || echo "$ROOT/Kconfig.fragment"
 	[ -n "$UNPATCHED" ] || [ -z "${RIVAL_FRAGMENT-}" ] || echo "$RIVAL_FRAGMENT"
 }

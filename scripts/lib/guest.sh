@@ -324,7 +324,8 @@ judge_guest()
 	case "$status" in
 	exit\ [0-9]*)
 		VERDICT=exited\ ${status#exit }
-		WHY= ;;
+		WHY=
+		[ -z "$HUNG" ] || { VERDICT=hung; WHY="the guest did not switch off after the job: $HUNG"; } ;;
 	*)
 		if grep -q 'Kernel panic - not syncing' "$dir/console.txt"; then
 			VERDICT=panic

@@ -94,11 +94,20 @@ finish_move()
 	local commit
 	[ -f "$K_DIR/moving" ] || return 0
 	commit=$(cat "$K_DIR/moving")
-	rm -f "$K_TREE/.git/index.lock" "$K_TREE/.git/HEAD.lock"
+	drop_stale_locks "$K_TREE"
 	kgit -C "$K_TREE" reset -q --hard "${commit:-base}"
 	kgit -C "$K_TREE" clean -fdq
 	kgit -C "$K_TREE" tag -f prepared > /dev/null
 	rm -f "$K_DIR/moving"
+}
+
+# drop_stale_locks TREE: of the index and of refs, which a git that was killed left behind.
+# The caller holds our lock of the tree: no other git of ours writes there.
+drop_stale_locks()
+{
+	local dir
+	dir=$(kgit -C "$1" rev-parse --absolute-git-dir)
+	find "$dir" "$dir/refs/heads" "$dir/refs/tags" -maxdepth 1 -name '*.lock' -delete 2> /dev/null || true
 }
 
 # source_tree: prints the tree to build: the prepared one, or with --unpatched
@@ -137,7 +146,7 @@ lay_out_once()
 # reset_tree TREE COMMIT: files that stay the same keep their time stamps
 reset_tree()
 {
-	rm -f "$(kgit -C "$1" rev-parse --git-dir)/index.lock"
+	drop_stale_locks "$1"
 	kgit -C "$1" reset -q --hard "$2"
 	kgit -C "$1" clean -fdq
 }

@@ -174,31 +174,6 @@ all_pass()
 	printf '%s: ok 1 b\n%s: @status 0\n' fine fine one one two two known known late late
 }
 
-# The options that a rival adds are off in one more run, and in no later one.
-test_gate_options_off()
-(
-	FINDINGS=$SCRATCH/findings LOGS=$SCRATCH/off.logs RAN=$SCRATCH/ran G_HEAD=HEAD G_OURS=
-	# shellcheck source=/dev/null
-	. "$ROOT/scripts/gate/check-api.sh"
-	# shellcheck source=/dev/null
-	. "$ROOT/scripts/gate/behaviour.sh"
-	new_symbols() { printf '%s' "$SYMBOLS"; }
-	boot_kernel() { echo "boot $1 off=$OPTIONS_OFF" >> "$RAN"; }
-	run_on_submission() { echo "run $1" >> "$RAN"; }
-	mkdir -p "$LOGS/guest"
-	: > "$FINDINGS"
-	: > "$RAN"
-	SYMBOLS=
-	run_options_off
-	G_OURS=yes SYMBOLS=$'COW_X mm/Kconfig\n' run_options_off
-	want_same "$(cat "$RAN")" '' || return
-	SYMBOLS=$'COW_X mm/Kconfig\nCOW_Y mm/Kconfig\n'
-	run_options_off
-	want_same "$(paste -sd, "$RAN")" 'boot patched off=1,run options off: ' &&
-	want_same "$OPTIONS_OFF" '' &&
-	want_same "$(cat "$FINDINGS")" $'note\toptions off: CONFIG_COW_X CONFIG_COW_Y'
-)
-
 # A guest with the submission that panics fails it only if the base survives the same:
 # otherwise there is no verdict.
 test_gate_base_panics()

@@ -74,8 +74,95 @@ test_gate_coverage()
 	arch/arm64/include/asm/tlb.h|behaviour-kselftest=pass behaviour-kunit-x86_64=pass|no
 	arch/riscv/mm/tlbflush.c|behaviour-kselftest=pass behaviour-kselftest-arm64=pass|no
 	arch/powerpc/mm/book3s64/radix_tlb.c|behaviour-kselftest=pass|no
+	arch/arm64/lib/copy_page.S|behaviour-kselftest=pass|no
+	arch/arm64/kernel/mte.c|behaviour-kselftest=pass|no
 	END
 }
+
+# What a series adds has to be on in a guest: there is no verdict on code that never ran.
+test_gate_not_switched()
+{
+	local LOGS=$SCRATCH/switched K_TREE=$SCRATCH/switched.tree G_BASE=HEAD~1 G_HEAD=HEAD G_OURS='' SET='' APPEND_ON='' line why
+	mkdir -p "$LOGS"
+	echo '[{"check": "behaviour-kselftest", "verdict": "pass", "findings": []}]' > "$LOGS/gate.json"
+	while IFS='|' read -r line SET APPEND_ON why; do
+		rm -rf "$K_TREE"
+		mkdir -p "$K_TREE/mm"
+		kgit -C "$K_TREE" init -q
+		echo '	{ .procname = "old_key" },' > "$K_TREE/mm/memory.c"
+		kgit -C "$K_TREE" add -A
+		kgit -C "$K_TREE" commit -q -m base
+		printf '%b\n' "$line" > "$K_TREE/mm/memory.c"
+		kgit -C "$K_TREE" commit -q -a -m more
+		want_same "$line: $(why_no_verdict)" "$line: ${why:+it adds $why, which nothing switched}" || return
+	done <<-'END'
+	x = 1;||||
+	{ .procname = "old_key" }, x = 1;|||
+	{ .procname = "key" },|||key
+	{ .procname = "key" },|vm.other=1||key
+	{ .procname = "key" },|vm.key=1||
+	{ .procname = "key" },|/proc/sys/vm/key=1||
+	{\n.procname = "key",\n.mode = 0444,\n},|||
+	{\n.procname = "key",\n.mode = 0644,\n},|||key
+	__setup("rival=", x);|||rival
+	__setup("rival=", x);||rival=on|
+	module_param(rival, bool, 0644);|||rival
+	module_param(rival, bool, 0444);|||
+	static struct kobj_attribute a = __ATTR_RW(rival);|||rival
+	static struct kobj_attribute a = __ATTR_RO(rival);|||
+	debugfs_create_bool("rival", 0600, NULL, \&rival);|||rival
+	END
+	# a kernel that is built without the option says nothing about it
+	printf '[%s,%s]' '{"check": "behaviour-kselftest", "verdict": "pass", "findings": [["warn", "CONFIG_A cannot be on in this configuration: x"], ["warn", "CONFIG_B cannot be on in this configuration: x"]]}' \
+		'{"check": "behaviour-kselftest-arm64", "verdict": "pass", "findings": [["warn", "CONFIG_B cannot be on in this configuration: x"]]}' > "$LOGS/gate.json"
+	want_same "$(why_no_verdict)" "it adds CONFIG_B, which could be on in no guest"
+}
+
+# The options that a rival adds are off in one more run, and in no later one, as are the
+# kernel's assertions.
+test_gate_options_off()
+(
+	FINDINGS=$SCRATCH/findings LOGS=$SCRATCH/off.logs RAN=$SCRATCH/ran G_HEAD=HEAD G_OURS=
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/behaviour.sh"
+	new_symbols() { printf '%s' "$SYMBOLS"; }
+	boot_kernel() { echo "boot $1 off=$OPTIONS_OFF" >> "$RAN"; }
+	run_on_submission() { echo "run $1" >> "$RAN"; }
+	mkdir -p "$LOGS/guest"
+	: > "$FINDINGS"
+	: > "$RAN"
+	SYMBOLS=
+	G_OURS=yes SYMBOLS=$'COW_X mm/Kconfig\n' run_options_off
+	printf 'fail\tno\n' > "$FINDINGS"
+	run_options_off
+	want_same "$(cat "$RAN")" '' || return
+	: > "$FINDINGS"
+	run_options_off
+	SYMBOLS=$'COW_X mm/Kconfig\nCOW_Y mm/Kconfig\n'
+	mkdir -p "$LOGS/guest"
+	run_options_off
+	want_same "$(paste -sd, "$RAN")" 'boot patched off=1,run options off: ,boot patched off=1,run options off: ' &&
+	want_same "$OPTIONS_OFF" '' &&
+	want_same "$(paste -sd, "$FINDINGS")" $'note\toptions off: CONFIG_DEBUG_VM,note\toptions off: CONFIG_COW_X CONFIG_COW_Y CONFIG_DEBUG_VM'
+)
+
+# Tests that skip for want of an option that is on have lost its interface.
+test_gate_interfaces_missing()
+(
+	RESULTS=$SCRATCH/missing.results OUT=$SCRATCH/missing.out
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/check-api.sh"
+	# shellcheck source=/dev/null
+	. "$ROOT/scripts/gate/behaviour.sh"
+	mkdir -p "$OUT"
+	echo CONFIG_COW_STATS=y > "$OUT/.config"
+	printf 'skip\ta\tno vm.cow_precopy: kernel without CONFIG_COW_PRECOPY\npass\tb\t\n' > "$RESULTS"
+	want_same "$(interfaces_missing)" '' || return
+	printf 'skip\tc\tno /proc/cow_stats: kernel without CONFIG_COW_STATS\n%.0s' 1 2 >> "$RESULTS"
+	want_same "$(interfaces_missing)" 'CONFIG_COW_STATS is on, but tests do not find its interface'
+)
 
 # KCIDB names what was tested: the base, the series, and the mail that introduces it.
 test_gate_kcidb()

@@ -96,6 +96,16 @@ test_killed_anywhere()
 	done
 }
 
+# What a git that was killed leaves behind, in an instant that test_killed_anywhere seldom
+# hits
+test_stale_locks()
+{
+	box tree && want_status 0 || return
+	touch "$TREE_OF_BOX/.git/"{index,HEAD,ORIG_HEAD,refs/heads/work,refs/tags/prepared}.lock
+	kgit -C "$TREE_OF_BOX" rev-parse HEAD > "$BOX/build/6.12/moving"
+	box tree && want_status 0 && want_same "$(find "$TREE_OF_BOX/.git" -name '*.lock')" ""
+}
+
 test_no_longer_served()
 {
 	sed -i 's/linux-source-6.12/linux-source-6.11/' "$BOX/fixtures/kernels"
