@@ -323,7 +323,7 @@ TEST_F_TIMEOUT(accounting, lost_races_leak_nothing, TEST_TIMEOUT)
 	long before, lost = 0;
 	int i;
 
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
 	before = cow_cgroup_stat(self->cgroup[0], "pgcow_lost");
 	for (i = 0; i < MAX_TRIES && lost <= SLACK; i++) {

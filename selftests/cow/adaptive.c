@@ -1399,7 +1399,7 @@ TEST_F_TIMEOUT(adaptive, dropped_from_swap_while_copied, TEST_TIMEOUT)
 
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+	if (cow_nr_cpus() < 2)
 		SKIP(return, "one CPU");
 	d = mmap(NULL, sizeof(*d), PROT_READ | PROT_WRITE,
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);

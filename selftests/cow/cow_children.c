@@ -226,3 +226,21 @@ int cow_child_end(struct cow_child *c)
 	close(c->in);
 	return ret;
 }
+
+int cow_try_child_memory(void)
+{
+	struct cow_child c;
+	char path[64];
+	int fd, err;
+
+	err = -cow_child_idle(&c);
+	if (err)
+		return err;
+	snprintf(path, sizeof(path), "/proc/%d/mem", c.pid);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	err = fd < 0 ? errno : 0;
+	if (!err)
+		close(fd);
+	cow_child_end(&c);
+	return err;
+}

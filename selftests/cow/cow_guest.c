@@ -20,6 +20,8 @@ const char *cow_guest_missing(int err)
 		return "no " COW_KVM ": no KVM, or not on this CPU";
 	if (err == -EACCES || err == -EPERM)
 		return COW_KVM " needs root, or the group kvm";
+	if (err == -EBUSY)
+		return "another hypervisor has the CPU";
 	return NULL;
 }
 

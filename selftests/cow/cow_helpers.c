@@ -295,11 +295,7 @@ static void stop_numa_balancing(struct cow_undo *undo)
 /* No test copies more pages than that. */
 #define COW_MOST_PAGES	16384
 
-/*
- * Nothing is copied ahead below the low watermark of the zone that pages come from first,
- * the last one of this node: each test of what is copied would fail.
- */
-static bool memory_is_low(void)
+bool cow_memory_is_low(void)
 {
 	unsigned long val, free = 0, low = 0, zone_free = 0, zone_low = 0;
 	unsigned int node = 0, here = 0;
@@ -362,7 +358,7 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	if (!reason && (flags & COW_WANT_STATS) &&
 	    (cow_may_change() || !any_kernel))
 		reason = cow_want("cow_stats", 1);
-	if (!reason && ahead && memory_is_low())
+	if (!reason && ahead && cow_memory_is_low())
 		reason = "no free memory above the low watermark";
 	if (reason)
 		goto undo;
@@ -1012,6 +1008,23 @@ int cow_leave_cpu(void)
 			return 0;
 	}
 	return -ENOENT;
+}
+
+int cow_nr_cpus(void)
+{
+	cpu_set_t old, all;
+	int nr;
+
+	if (sched_getaffinity(0, sizeof(old), &old))
+		return 1;
+	/* The kernel cuts it down to the cpuset. */
+	memset(&all, 0xff, sizeof(all));
+	if (sched_setaffinity(0, sizeof(all), &all) ||
+	    sched_getaffinity(0, sizeof(all), &all))
+		return 1;
+	nr = CPU_COUNT(&all);
+	sched_setaffinity(0, sizeof(old), &old);
+	return nr;
 }
 
 int cow_drain_lru(void)

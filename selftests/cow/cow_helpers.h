@@ -217,6 +217,12 @@ size_t cow_page_size(void);
 size_t cow_pmd_size(void);
 
 /*
+ * Nothing is copied ahead below the low watermark of the zone that pages come from first,
+ * the last one of this node: each test of what is copied would fail.
+ */
+bool cow_memory_is_low(void);
+
+/*
  * Allow folios of 64 kB, and none of a whole page table, in memory that has
  * MADV_HUGEPAGE. NULL, or the reason why not
  */
@@ -423,6 +429,8 @@ long cow_minflt(void);
 int cow_pin_cpu(void);
 /* Go to another CPU than the one we are pinned to; -ENOENT if there is none */
 int cow_leave_cpu(void);
+/* How many CPUs there are for us: those of our cpuset */
+int cow_nr_cpus(void);
 /*
  * Empty these batches: of all CPUs, which move_pages() begins with, or without NUMA of
  * the one we are on, which madvise(MADV_COLD) begins with, whatever it is told.
@@ -506,6 +514,11 @@ int cow_child_send(struct cow_child *c, unsigned char byte);
 int cow_child_recv(struct cow_child *c);
 /* In the child: send 1 and await the end. Returns the exit status. */
 int cow_child_stay(struct cow_child *self);
+/*
+ * 0 if the memory of a child may be written to from outside, or the errno: Yama may allow
+ * that to root alone, or to nobody
+ */
+int cow_try_child_memory(void);
 /* Does the thread sleep, for whatever it waits for? */
 bool cow_task_sleeps(pid_t pid);
 /* Has the process ended, whether or not it has been waited for? */

@@ -308,7 +308,7 @@ TEST_F_TIMEOUT(fast_pins, while_forking, TEST_TIMEOUT)
 	char *p;
 	int i;
 
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
 	ASSERT_EQ(0, cow_pin_cpu());
 	pinner.buf = cow_map(ps, 0);

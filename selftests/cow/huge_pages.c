@@ -173,9 +173,14 @@ static void expect_copied(struct __test_metadata *_metadata, const struct seen *
 	if (!cow_pfn_visible())
 		return;
 	EXPECT_NE(s->before.frame[FIRST], s->after.frame[FIRST]);
-	for (i = 0; i < pages; i++)
+	for (i = 0; i < nr; i++)
 		changed += s->before.frame[i] != s->after.frame[i];
-	EXPECT_EQ(1 + s->ahead, changed);
+	/* On other kernels nobody counts what is copied ahead. */
+	if (cow_counting())
+		EXPECT_EQ(1 + s->ahead, changed);
+	for (i = nr; i < pages; i++)
+		ASSERT_EQ(s->before.frame[i], s->after.frame[i])
+			TH_LOG("page %d of the other huge page", i - nr);
 }
 
 /* The child ends, and nothing has changed for it since the fork. */

@@ -201,6 +201,11 @@ FIXTURE_SETUP(kvm_mmu)
 		cow_restore(&self->saved);
 		SKIP(return, "%s", reason);
 	}
+	/* A fixture that fails is not torn down. */
+	if (ret) {
+		cow_undo(&self->undo);
+		cow_restore(&self->saved);
+	}
 	ASSERT_EQ(ret, 0)
 		TH_LOG("KVM: %s", strerror(-ret));
 

@@ -117,7 +117,7 @@ FIXTURE_SETUP(lazy_tlb)
 {
 	const char *reason;
 
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
 	if (tlb_interrupts(0) < 0)
 		SKIP(return, "no TLB interrupts in /proc/interrupts");

@@ -20,6 +20,7 @@
 #include <linux/userfaultfd.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -382,6 +383,8 @@ FIXTURE_SETUP(precopy_window)
 {
 	const char *reason;
 
+	if (variant->ahead == COW_ADAPTIVE && !cow_pfn_visible())
+		SKIP(return, "an adaptive window is checked by frame numbers, which need root");
 	reason = cow_setup(&self->saved, variant->ahead, COW_WANT_STATS);
 	if (reason)
 		reason = cow_setup(&self->saved, variant->ahead, 0);
@@ -635,8 +638,6 @@ static void run(struct __test_metadata *_metadata, int ahead)
 	struct layout kept = lay;
 	int try;
 
-	if (ahead == COW_ADAPTIVE && !cow_pfn_visible())
-		SKIP(return, "an adaptive window is checked by frame numbers, which need root");
 	ASSERT_LE(lay.nr, MAX_NR);
 	if (turn)
 		reverse(&lay);
@@ -1052,6 +1053,8 @@ TEST_F_TIMEOUT(precopy_window, poisoned, TEST_TIMEOUT)
 	madvise(p - ps, ps, MADV_HWPOISON);
 	if (errno != EFAULT)
 		SKIP(return, "no MADV_HWPOISON: %s", strerror(errno));
+	/* The child would be killed if vm.memory_failure_early_kill is set. */
+	prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0);
 	lay_upward(32);
 	lay.kind[1] = POISONED;
 	lay.nr_order = 0;

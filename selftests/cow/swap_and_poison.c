@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/swap.h>
 #include <sys/time.h>
 
@@ -880,6 +881,8 @@ static void test_poison(struct __test_metadata *_metadata, bool before_fork)
 		SKIP(return, "no MADV_HWPOISON: %s", reason);
 	cow_fill(p, NR * ps, TAG);
 	ASSERT_EQ(0, catch_refusals());
+	/* Not when it is poisoned, as with vm.memory_failure_early_kill, but at an access */
+	prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0);
 	if (before_fork)
 		ASSERT_EQ(0, poison(p + POISONED * ps));
 	ASSERT_EQ(0, cow_child_fork(&c, meets_poison, p));
