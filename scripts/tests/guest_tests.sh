@@ -65,8 +65,8 @@ test_guest_bench_input()
 	local program
 	refused_with "no workload is called 'nonsense'" bench --filter nonsense &&
 	refused_with "unknown configuration 'nonsense'" bench --filter seq:nonsense &&
-	refused_with "'32' is not a number from 1 to 31" bench --filter seq:fixed-32 &&
-	refused_with "'32' is not a number from 1 to 31" bench --filter seq:adaptive-32 &&
+	refused_with "'32' is not a number from 1 to 15" bench --filter seq:fixed-32 &&
+	refused_with "'32' is not a number from 1 to 15" bench --filter seq:adaptive-32 &&
 	refused_with "'seq:' is not WORKLOAD:CONFIG" bench --profile seq: || return
 	program=$(dirname "$("$ROOT/run_tests.sh" tree)")/selftests/install/cow/cow_bench
 	boots "--size: '0' is not|whole pages, [0-9]+ bytes at least" 2 -- "$program" --size 0 &&
@@ -103,7 +103,7 @@ test_guest_gate_results()
 settings_program()
 {
 	local tests=$ROOT/selftests/cow
-	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/cow_children.c" \
+	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/cow_children.c" "$tests/cow_cgroup.c" \
 		"$tests/tools/cow_stats.c" -lpthread <<-'END'
 	#include <stdio.h>
 	#include <string.h>
