@@ -23,7 +23,8 @@ form_check()
 	: > "$FINDINGS"
 	(
 		trap - EXIT
-		LEAVING='' G_MAILS=$SCRATCH/none
+		LEAVING='' G_MAILS=$SCRATCH/none SCRATCH=$SCRATCH/form
+		mkdir -p "$SCRATCH"
 		# shellcheck source=/dev/null
 		. "$ROOT/scripts/gate/check-api.sh"
 		# shellcheck source=/dev/null

@@ -469,9 +469,9 @@ TEST_F_TIMEOUT(memory_advice, numa_local, TEST_TIMEOUT)
 		ASSERT_EQ(0, cow_child_idle(&c));
 		for (i = 0; i < NR; i++)
 			cow_touch(self->p + i * ps, 'w');
-		EXPECT_EQ(NR, pages_on(self->p, here))
+		ASSERT_EQ(NR, pages_on(self->p, here))
 			TH_LOG("CPU %u, node %u", cpu, here);
-		EXPECT_EQ(0, cow_child_end(&c));
+		ASSERT_EQ(0, cow_child_end(&c));
 	}
 	if (!tried)
 		SKIP(return, "not enough free memory on both nodes");
