@@ -343,6 +343,7 @@ void die(const char *fmt, ...)
 static const int end_signals[] = {
 	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, SIGUSR2,
 };
+
 sigset_t caught, found_mask;
 
 static void on_signal(int sig, siginfo_t *info, void *context)
