@@ -20,11 +20,11 @@ form_tree()
 # form_check NAME: runs it on the last commit; prints its findings but for notes
 form_check()
 {
+	local SCRATCH=$SCRATCH/form LEAVING='' G_MAILS=$SCRATCH/none
+	mkdir -p "$SCRATCH"
 	: > "$FINDINGS"
 	(
 		trap - EXIT
-		LEAVING='' G_MAILS=$SCRATCH/none SCRATCH=$SCRATCH/form
-		mkdir -p "$SCRATCH"
 		# shellcheck source=/dev/null
 		. "$ROOT/scripts/gate/check-api.sh"
 		# shellcheck source=/dev/null
