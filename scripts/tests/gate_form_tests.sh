@@ -20,7 +20,7 @@ form_tree()
 # form_check NAME: runs it on the last commit; prints its findings but for notes
 form_check()
 {
-	local SCRATCH=$SCRATCH/form LEAVING='' G_MAILS=$SCRATCH/none
+	local SCRATCH=$SCRATCH/form LEAVING='' G_MAILS=none
 	mkdir -p "$SCRATCH"
 	: > "$FINDINGS"
 	(
