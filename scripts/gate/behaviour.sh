@@ -219,11 +219,8 @@ kselftests_on()
 # warn_changed_tests: a submission on top of our series brings its own version of them
 warn_changed_tests()
 {
-	local file
 	[ -n "$G_OURS" ] && [ "$G_KIND" != own ] || return 0
-	files MD tools/testing/selftests/cow mm/tests | while read -r file; do
-		warn "it changes a test that judges it: $file"
-	done
+	files MD tools/testing/selftests/cow mm/tests | warn_each "it changes a test that judges it: "
 }
 
 # install_for_gate: status 1 if they do not build, which is a finding
@@ -341,9 +338,7 @@ compare_with_base()
 	judge_by_base "$RESULTS" "$SCRATCH/skipped" "$SCRATCH/patched.results" > "$SCRATCH/judged"
 	cp "$SCRATCH/judged" "$RESULTS"
 	awk -F '\t' '$1 == "skip" && $3 ~ /^fails on the base, too/ { print $2 ": " $3 }' "$RESULTS" |
-		while read -r line; do
-			warn "$line"
-		done
+		warn_each ""
 	mv "$LOGS/guest.patched" "$LOGS/guest"
 	CHOSEN=()
 }

@@ -41,7 +41,7 @@ not_configured()
 }
 
 # warn_options_off OUT: warns of the series' options that a configuration could not switch
-# on
+# on; report.py looks for these words (refused)
 warn_options_off()
 {
 	local line

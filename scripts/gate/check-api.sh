@@ -47,6 +47,15 @@ fail_each()
 	done
 }
 
+# warn_each PREFIX: each line of standard input is a warning
+warn_each()
+{
+	local line
+	while read -r line; do
+		warn "$1$line"
+	done
+}
+
 #
 # The submission
 #

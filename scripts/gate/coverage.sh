@@ -32,15 +32,17 @@ cow_code_touched()
 # why_no_verdict: prints why there is no verdict, nothing if there may be one
 why_no_verdict()
 {
-	local unseen
-	[ -n "$(cow_code_touched)" ] || return 0
-	unseen=$(unseen_code)
+	local touched unseen
+	touched=$(cow_code_touched)
+	[ -n "$touched" ] || return 0
+	unseen=$(unseen_code <<< "$touched")
 	[ -n "$unseen" ] || unseen=$(unseen_options)
 	[ -n "$unseen" ] || unseen=$(unseen_switches)
 	echo "$unseen"
 }
 
-# unseen_code: the files that no guest of their architecture has run
+# unseen_code: of the files on standard input, those that no guest of their architecture has
+# run
 unseen_code()
 {
 	local file arch unseen=()
@@ -50,7 +52,7 @@ unseen_code()
 		[[ "$file" != arch/* ]] || { arch=${file#arch/}; arch=${arch%%/*}; }
 		[ -n "${looked[$arch]-}" ] || looked[$arch]=$(gate_report behaviour "$LOGS/gate.json" "$arch")
 		[ "${looked[$arch]}" -gt 0 ] || unseen+=("$file")
-	done < <(cow_code_touched)
+	done
 	[ ${#unseen[@]} -eq 0 ] || echo "it changes ${unseen[*]}, but no check ran the kselftests on it"
 }
 

@@ -21,9 +21,7 @@ run_mutants()
 	[ "$status" -le 1 ] || [ "$status" -eq "$E_SKIP" ] || die "the mutants could not be run (status $status)"
 	[ -s "$results" ] || die "the mutants left no result"
 	list_results fail "$results" | fail_each ""
-	list_results skip "$results" | while read -r line; do
-		warn "not tried: $line"
-	done
+	list_results skip "$results" | warn_each "not tried: "
 	note "$(grep -c '^pass' "$results" || true) of $(wc -l < "$results") killed"
 }
 

@@ -325,3 +325,17 @@ test_check_queues()
 	box check --kernel 6.12 --jobs 1 --filter '[dl]*s*' && want_status 1 &&
 	want_output '^FAIL dies' && want_output 'it cannot' && want_output '^PASS last'
 }
+
+# The job has ended, and the guest has not.
+test_not_switched_off()
+(
+	local dir=$SCRATCH/not.off HUNG='' VERDICT WHY
+	mkdir -p "$dir"
+	: > "$dir/console.log"
+	echo 'exit 0' > "$dir/status"
+	judge_guest "$dir"
+	want_same "$VERDICT|$WHY" 'exited 0|' || return
+	HUNG='the guest printed nothing for 300s'
+	judge_guest "$dir"
+	want_same "$VERDICT|$WHY" 'hung|the guest did not switch off after the job: the guest printed nothing for 300s'
+)

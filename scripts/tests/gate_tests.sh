@@ -188,6 +188,16 @@ test_gate_base_panics()
 	: > "$FINDINGS"
 	( LEAVING=; trap - EXIT; job_failed "$SCRATCH/job" 'it panics' ) || return
 	want_same "$(cut -f 1 "$FINDINGS")" fail || return
+	# nor is wrong data tried again; a guest that hung is
+	run_job() { echo again > "$SCRATCH/again"; }
+	rm -rf "$SCRATCH/again" "$SCRATCH/job"*
+	mkdir "$SCRATCH/job"
+	: > "$FINDINGS"
+	( LEAVING=; trap - EXIT; VERDICT='exited 1'; job_failed "$SCRATCH/job" 'wrong data' ) || return
+	want_same "$(cut -f 1 "$FINDINGS")" fail && want_same "$(cat "$SCRATCH/again" 2> /dev/null)" '' || return
+	: > "$FINDINGS"
+	( LEAVING=; trap - EXIT; VERDICT=hung; job_failed "$SCRATCH/job" 'it hangs' ) || return
+	want_same "$(cut -f 1 "$FINDINGS")" warn && want_same "$(cat "$SCRATCH/again")" again || return
 	results_of() { VERDICT=panic; base_failed "$SCRATCH/job" 'it panics too'; }
 	: > "$FINDINGS"
 	STATUS=0

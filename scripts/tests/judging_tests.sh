@@ -199,6 +199,8 @@ test_judging_series()
 	box gate --base 6.12 --series "$mbox" --only 'form-*' && want_status 1 &&
 	want_output '^FAIL form-applies .*mm/memory.c: hunk 1' && want_output '^SKIP form-message .*does not apply' &&
 	want_output '^0 passed, 1 failed' || return
+	box gate --base 6.12 --series "$mbox" --only form-message && want_status 1 &&
+	want_output 'mm/memory.c: hunk 1' && want_output '^0 passed, 1 failed' || return
 	echo nothing > "$mbox"
 	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'holds no patch' || return
 	# as b4 am -o - pipes it

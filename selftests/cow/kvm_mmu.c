@@ -196,16 +196,13 @@ FIXTURE_SETUP(kvm_mmu)
 	cow_map_hugepage = variant->folios;
 	ret = cow_guest_open(&vm->guest);
 	reason = cow_guest_missing(ret);
-	if (reason) {
+	/* A fixture that skips or fails is not torn down. */
+	if (ret || reason) {
 		cow_undo(&self->undo);
 		cow_restore(&self->saved);
+	}
+	if (reason)
 		SKIP(return, "%s", reason);
-	}
-	/* A fixture that fails is not torn down. */
-	if (ret) {
-		cow_undo(&self->undo);
-		cow_restore(&self->saved);
-	}
 	ASSERT_EQ(ret, 0)
 		TH_LOG("KVM: %s", strerror(-ret));
 
