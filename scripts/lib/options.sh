@@ -256,6 +256,13 @@ need_debug()
 		die "$1 '$2' is not known: kasan, kcsan or lockdep"
 }
 
+# check_debug_arch ARCH: these have no HAVE_ARCH_KCSAN
+check_debug_arch()
+{
+	[ "$DEBUG" != kcsan ] || ! [[ "$1" =~ ^(um|i386)$ ]] ||
+		die "--debug kcsan needs x86_64 or arm64, there is no KCSAN on $1${2-}"
+}
+
 #
 # What a command is given
 #

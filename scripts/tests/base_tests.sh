@@ -25,6 +25,8 @@ test_bad_input()
 	refused_with "um x86_64 arm64 i386" kunit --arch riscv &&
 	refused_with "um x86_64 arm64$" kselftest --arch i386 &&
 	refused_with "kasan, kcsan or lockdep" kselftest --debug nothing &&
+	refused_with "no KCSAN on um" kunit --debug kcsan &&
+	refused_with "use 'kselftest --debug kcsan'" run --debug kcsan &&
 	refused_with "neither a known kernel .*nor the folder" tree --kernel 5.4 &&
 	refused_with "is not a kernel tree" tree --kernel / &&
 	refused_with "cannot be written" kselftest --junit /nonexistent/file &&

@@ -20,7 +20,6 @@ documented_commands()
 	./run_tests.sh run|all run
 	./run_tests.sh run --install-deps|all run
 	./run_tests.sh check --install-deps|by-hand it would call itself; CI runs it
-	check --all|by-hand it would call itself
 	./run_tests.sh check|by-hand it would call itself; CI runs it
 	./run_tests.sh [COMMAND] [OPTIONS]|box --help
 	./run_tests.sh COMMAND --help|box kunit --help
@@ -50,9 +49,6 @@ documented_commands()
 	./run_tests.sh list kernels|tests|mutants|box list kernels
 	./run_tests.sh clean|box clean
 	make kselftest TARGETS=cow|leg 6.12: virtme-ng
-	make -C tools/testing/selftests/cow tools|leg 6.12: kselftest targets
-	make headers|leg 6.12: kselftest targets
-	make -C tools/testing/selftests TARGETS=cow|leg 6.12: kselftest targets
 	cc -O2 -o cowstat selftests/cow/tools/cowstat*.c selftests/cow/tools/cow_stats.c|host cowstat -V
 	cowstat 1|host cowstat 0.1 2
 	cowstat -a 1|host cowstat -a 0.1 2

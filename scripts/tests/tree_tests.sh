@@ -240,6 +240,7 @@ test_refresh()
 	# a test edited, a test added, a patch amended, a patch added
 	sed -i 's/long memory_150;/short memory_150;/' "$TREE_OF_BOX/mm/memory.c"
 	kgit -C "$TREE_OF_BOX" commit -q -a --fixup 'HEAD^{/change the second thing}'
+	box refresh && want_status 2 && want_output "'fixup! .*' is not in the commit" || return
 	GIT_SEQUENCE_EDITOR=: kgit -C "$TREE_OF_BOX" rebase -q -i --autosquash base > /dev/null 2>&1 ||
 		complain "the rebase failed" || return
 	kgit -C "$TREE_OF_BOX" checkout -q -b side 'HEAD^{/change the second thing}'
