@@ -309,7 +309,9 @@ static void adaptive_vma_refuses(struct kunit *test)
 static void adaptive_no_plain_write(struct kunit *test)
 {
 	const struct flags_case *c = test->param_value;
+	struct fixture *f = test->priv;
 	unsigned int i;
+	pte_t pte;
 
 	cowt_set_adaptive(test, WINDOW, true);
 	cowt_populate(test, ALL_PAGES);
@@ -318,6 +320,10 @@ static void adaptive_no_plain_write(struct kunit *test)
 	cowt_note(test);
 	cowt_fault(test, 32, c->flags);
 	lru_add_drain_all();
+	pte = cowt_read_pte(test, current->mm, cowt_page_addr(test, 32));
+	KUNIT_ASSERT_TRUE(test, pte_present(pte));
+	KUNIT_EXPECT_PTR_NE(test, pte_page(pte), f->parent.pages[32].page);
+	KUNIT_EXPECT_EQ(test, !!pte_write(pte), c->write);
 	for (i = 0; i < NR_PAGES; i++) {
 		if (i != 32)
 			cowt_expect_unchanged(test, i);

@@ -467,6 +467,7 @@ struct page_case {
 	bool exclusive;
 	bool lazyfree;
 	bool hwpoison;
+	bool device;
 	bool needs;
 	bool anon;
 	bool shared;
@@ -569,6 +570,15 @@ static const struct page_case page_cases[] = {
 		.shared = true,
 		.want = COW_SKIP_SPECIAL,
 	}, {
+		.desc = "anonymous, memory of a device",
+		.mapping = MAPPING_ANON,
+		.mapcount = 2,
+		.device = true,
+		.needs = IS_ENABLED(CONFIG_ZONE_DEVICE),
+		.anon = true,
+		.shared = true,
+		.want = COW_SKIP_SPECIAL,
+	}, {
 		.desc = "KSM page",
 		.mapping = MAPPING_KSM,
 		.mapcount = 2,
@@ -612,6 +622,8 @@ static void reset_page_action(void *data)
 	ClearPageHWPoison(page);
 	folio_clear_swapbacked(folio);
 	folio->mapping = NULL;
+	set_page_zone(page, page_private(page));
+	set_page_private(page, 0);
 	atomic_set(&page->_mapcount, -1);
 	folio_set_count(folio, 1);
 }
@@ -621,6 +633,7 @@ static struct page *test_page_for(struct kunit *test, const struct page_case *c)
 	struct page *page = cowt_page(test);
 	struct folio *folio = page_folio(page);
 
+	set_page_private(page, page_zonenum(page));
 	KUNIT_ASSERT_EQ(test,
 			kunit_add_action_or_reset(test, reset_page_action, page), 0);
 	folio->mapping = (void *)c->mapping;
@@ -632,6 +645,10 @@ static struct page *test_page_for(struct kunit *test, const struct page_case *c)
 		SetPageAnonExclusive(page);
 	if (c->hwpoison)
 		SetPageHWPoison(page);
+#ifdef CONFIG_ZONE_DEVICE
+	if (c->device)
+		set_page_zone(page, ZONE_DEVICE);
+#endif
 	return page;
 }
 
@@ -670,7 +687,7 @@ static void zero_page(struct kunit *test)
 	expect_skip(test, cow_precopy_check_page(page_folio(page), page), COW_SKIP_NOTANON);
 }
 
-/* A folio that is not on the LRU need not have a reference for that. */
+/* PG_lru, set or clear, explains no reference. */
 static void refs_known(struct kunit *test)
 {
 	struct folio *folio = folio_alloc(GFP_KERNEL, 0);

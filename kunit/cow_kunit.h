@@ -306,7 +306,8 @@ unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
 			       struct page **pages);
 void cowt_fault_unreadable(struct kunit *test, unsigned int at,
 			   const struct unreadable_case *c);
-int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm);
+int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm,
+			gfp_t gfp);
 struct page *cowt_odd_page(struct kunit *test);
 struct folio *cowt_odd_folio(struct kunit *test);
 void cowt_odd_zap(struct kunit *test);

@@ -81,11 +81,14 @@ void cowt_fault_unreadable(struct kunit *test, unsigned int at,
 	KUNIT_EXPECT_EQ(test, f->nr_reads, c->reads);
 }
 
-int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm)
+int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm,
+			gfp_t gfp)
 {
-	struct fixture *f = kunit_get_current_test()->priv;
+	struct kunit *test = kunit_get_current_test();
+	struct fixture *f = test->priv;
 
 	f->nr_charges++;
+	KUNIT_EXPECT_FALSE_MSG(test, gfp & __GFP_DIRECT_RECLAIM, "the charge may reclaim");
 	return -ENOMEM;
 }
 

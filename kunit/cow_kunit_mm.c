@@ -486,7 +486,7 @@ int cowt_init(struct kunit *test)
 	test->priv = f;
 
 	addr = kunit_vm_mmap(test, NULL, 0, 4 * PMD_SIZE, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS, 0);
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, 0);
 	KUNIT_ASSERT_NE(test, addr, 0);
 	KUNIT_ASSERT_LT(test, addr, TASK_SIZE);
 	f->base = ALIGN(addr, PMD_SIZE);

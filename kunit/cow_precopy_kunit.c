@@ -19,6 +19,7 @@ KUNIT_ARRAY_PARAM_DESC(odd, cowt_odd_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(flags, cowt_flags_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(refused, cowt_refused_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(race, cowt_race_cases, desc);
+KUNIT_ARRAY_PARAM_DESC(policy, cowt_policy_cases, desc);
 
 static struct folio *no_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 {
@@ -254,8 +255,12 @@ static void file_neighbour(struct kunit *test)
 /* Since 6.13, a page in an LRU batch is still on the LRU, and has a reference more. */
 static void neighbour_in_lru_batch(struct kunit *test)
 {
+	struct fixture *f = test->priv;
 	struct folio *folio;
+	int refs;
 
+	if (lru_gen_enabled())
+		kunit_skip(test, "the multi-gen LRU need not deactivate it");
 	cowt_set_window(3);
 	cowt_share_pages(test, ALL_PAGES);
 	folio = cowt_odd_folio(test);
@@ -264,9 +269,14 @@ static void neighbour_in_lru_batch(struct kunit *test)
 	migrate_disable();
 	folio_activate(folio);
 	lru_add_drain();
+	/* Nor may anybody else empty them before they are looked at. */
+	preempt_disable();
 	folio_deactivate(folio);
+	refs = folio_ref_count(folio);
+	preempt_enable();
 	cowt_write_fault(test, FAULT);
 	migrate_enable();
+	KUNIT_EXPECT_EQ(test, refs, f->parent.pages[ODD].refs + 1);
 	cowt_expect_region(test, COPIED(3));
 	cowt_expect_counts(test, 3, COW_SKIP_NONE, 0);
 }
@@ -305,22 +315,27 @@ static struct lruvec *quiet_lruvec(struct kunit *test)
 	return lruvec;
 }
 
-/* The second half of the pages from another zone, where there is one. */
+/*
+ * From the node whose list is looked at, the second half of the pages from another zone,
+ * where it has one
+ */
 static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
+	int nid = page_to_nid(f->parent.pages[FAULT].page);
 	struct page *page = NULL;
 
 	if (IS_ENABLED(CONFIG_ZONE_DMA) && f->nr_copies++ >= 8)
-		page = alloc_page(GFP_KERNEL | GFP_DMA);
+		page = alloc_pages_node(nid, GFP_KERNEL | GFP_DMA | __GFP_THISNODE |
+					     __GFP_NOWARN, 0);
 	if (!page)
-		page = alloc_page(GFP_HIGHUSER_MOVABLE);
+		page = alloc_pages_node(nid, GFP_HIGHUSER_MOVABLE | __GFP_THISNODE, 0);
 	return page ? page_folio(page) : NULL;
 }
 
 /*
  * The copies are put on their list at once, but each is counted in its zone. Nobody
- * else allocates anonymous pages: there is no user space.
+ * else allocates anonymous pages: at boot, when the suites run, there is no user space.
  */
 static void copies_are_on_the_lru(struct kunit *test)
 {
@@ -328,6 +343,8 @@ static void copies_are_on_the_lru(struct kunit *test)
 	struct lruvec *lruvec;
 	unsigned int i;
 
+	if (lru_gen_enabled())
+		kunit_skip(test, "the multi-gen LRU has other lists");
 	cowt_set_window(15);
 	cowt_share_pages(test, ALL_PAGES);
 	kunit_activate_static_stub(test, cow_precopy_alloc_bulk, cowt_no_bulk_stub);
@@ -389,7 +406,7 @@ static unsigned int alloc_downward_stub(struct vm_area_struct *vma, unsigned int
 	return nr;
 }
 
-/* Where a PTE is longer than an unsigned long, a frame is no distance from another. */
+/* With PAE, pte_advance_pfn() by a negative distance gives another PTE. */
 static void copies_downward(struct kunit *test)
 {
 	cowt_share_pages(test, ALL_PAGES);
@@ -501,6 +518,35 @@ static void race_on_fault_page(struct kunit *test)
 	cowt_share_pages(test, ALL_PAGES);
 	cowt_start_race(test, cowt_race_write_fault_page);
 	cowt_write_fault(test, FAULT);
+	KUNIT_ASSERT_TRUE(test, f->raced);
+	cowt_expect_copies(test, 4, 0);
+	cowt_expect_region(test, 0);
+	cowt_expect_counts(test, 0, COW_SKIP_RACE, 3);
+}
+
+/* The PMD entry of the region, while its page table is out of reach */
+static pmd_t hidden_pmd;
+
+static void race_hide_page_table(struct kunit *test)
+{
+	pmd_t *pmd = pmd_off(current->mm, cowt_page_addr(test, FAULT));
+
+	hidden_pmd = *pmd;
+	pmd_clear(pmd);
+}
+
+/* Another thread unmapped all that the page table maps, and the table was freed. */
+static void race_page_table_gone(struct kunit *test)
+{
+	struct fixture *f = test->priv;
+
+	cowt_set_window(3);
+	cowt_share_pages(test, ALL_PAGES);
+	pmd_clear(&hidden_pmd);
+	cowt_start_race(test, race_hide_page_table);
+	cowt_write_fault(test, FAULT);
+	if (!pmd_none(hidden_pmd))
+		set_pmd(pmd_off(current->mm, cowt_page_addr(test, FAULT)), hidden_pmd);
 	KUNIT_ASSERT_TRUE(test, f->raced);
 	cowt_expect_copies(test, 4, 0);
 	cowt_expect_region(test, 0);
@@ -749,6 +795,40 @@ static void room_in_other_zone(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, zones.elsewhere);
 }
 
+static struct {
+	int nid;
+	bool full;	/* that node only; else all others are */
+} room_on;
+
+static bool node_stub(struct zone *zone, int highest, unsigned int order, unsigned long nr)
+{
+	return (zone_to_nid(zone) == room_on.nid) != room_on.full;
+}
+
+/* The nearest node counts; where a memory policy may choose another one, all do. */
+static void room_on_nodes(struct kunit *test)
+{
+	struct vm_area_struct *vma = vma_lookup(current->mm, cowt_page_addr(test, 0));
+	bool near, far, all;
+
+	if (num_node_state(N_MEMORY) < 2)
+		kunit_skip(test, "only one node has memory");
+	kunit_activate_static_stub(test, cow_zone_has_room, node_stub);
+	migrate_disable();
+	room_on.nid = numa_mem_id();
+	room_on.full = false;
+	near = cow_precopy_has_room(vma, 0, 1);
+	cowt_set_policy(test, true);
+	all = cow_precopy_has_room(vma, 0, 1);
+	cowt_set_policy(test, false);
+	room_on.full = true;
+	far = cow_precopy_has_room(vma, 0, 1);
+	migrate_enable();
+	KUNIT_EXPECT_TRUE(test, near);
+	KUNIT_EXPECT_FALSE_MSG(test, all, "the policy may choose the other node");
+	KUNIT_EXPECT_FALSE_MSG(test, far, "the other node is too far");
+}
+
 /* Pages that will be pinned must not be movable, and room is asked for movable ones. */
 static void no_room_for_pins(struct kunit *test)
 {
@@ -800,6 +880,11 @@ static const struct room_case room_cases[] = {
 KUNIT_ARRAY_PARAM_DESC(room, room_cases, desc);
 
 #ifdef CONFIG_MEMCG
+static void put_page_action(void *page)
+{
+	put_page(page);
+}
+
 #define ROOM_USED	1000
 
 /* A memory cgroup that only this test knows of */
@@ -851,13 +936,19 @@ static void use_cgroup_v2(bool v2)
 }
 
 /* With the limits of cgroup v2, or those of v1 for the one that v2 does not have */
-static bool has_room(struct vm_area_struct *vma, const struct room_case *c)
+static bool has_room(struct mem_cgroup *memcg, const struct room_case *c)
 {
 	bool v2 = cgroup_subsys_on_dfl(memory_cgrp_subsys);
+	/* No address space: the cgroup is the one that is set for the thread. */
+	struct vm_area_struct vma = {};
+	struct mem_cgroup *old;
 	bool room;
 
 	use_cgroup_v2(c->limit != MEMSW_MAX);
-	room = cow_precopy_has_room(vma, 0, 1);
+	/* Nothing can be charged to it: only while no memory is allocated. */
+	old = set_active_memcg(memcg);
+	room = cow_precopy_has_room(&vma, 0, 1);
+	set_active_memcg(old);
 	use_cgroup_v2(v2);
 	return room;
 }
@@ -866,22 +957,52 @@ static bool has_room(struct vm_area_struct *vma, const struct room_case *c)
 static void memcg_room(struct kunit *test)
 {
 	const struct room_case *c = test->param_value;
-	struct mem_cgroup *parent, *child, *old;
-	/* No address space: the cgroup is the one that is set for the thread. */
-	struct vm_area_struct vma = {};
-	bool room;
+	struct mem_cgroup *parent, *child;
 
 	if (mem_cgroup_disabled() || (c->limit >= SWAP_HIGH && !IS_ENABLED(CONFIG_SWAP)))
 		kunit_skip(test, "not in this configuration");
 	parent = room_cgroup(test, NULL);
 	child = room_cgroup(test, parent);
 	set_room(c->of_parent ? parent : child, c);
-	old = set_active_memcg(child);
-	room = has_room(&vma, c);
-	set_active_memcg(old);
-	KUNIT_EXPECT_EQ(test, room, !c->lacks);
+	KUNIT_EXPECT_EQ(test, has_room(child, c), !c->lacks);
+}
+
+static struct page *page_on_node(struct kunit *test, int nid)
+{
+	struct page *page = alloc_pages_node(nid, GFP_KERNEL | __GFP_THISNODE, 0);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, put_page_action, page), 0);
+	return page;
+}
+
+/* What each page belongs to is the same as if it had been charged alone. */
+static void charges_by_node(struct kunit *test)
+{
+	struct page *alone[2], *pages[2];
+	int i, nid[2];
+
+	if (mem_cgroup_disabled() || num_node_state(N_MEMORY) < 2)
+		kunit_skip(test, "no memory cgroups, or only one node has memory");
+	nid[0] = first_memory_node;
+	nid[1] = next_memory_node(nid[0]);
+	for (i = 0; i < 2; i++) {
+		alone[i] = page_on_node(test, nid[i]);
+		pages[i] = page_on_node(test, nid[i]);
+		KUNIT_ASSERT_EQ(test, mem_cgroup_charge(page_folio(alone[i]), current->mm,
+							GFP_KERNEL), 0);
+	}
+	KUNIT_ASSERT_EQ(test, mem_cgroup_charge_pages(pages, 2, current->mm, GFP_KERNEL), 0);
+	for (i = 0; i < 2; i++)
+		KUNIT_EXPECT_EQ_MSG(test, page_folio(pages[i])->memcg_data,
+				    page_folio(alone[i])->memcg_data, "page on node %d", nid[i]);
 }
 #else
+static void charges_by_node(struct kunit *test)
+{
+	kunit_skip(test, "not in this configuration");
+}
+
 static void memcg_room(struct kunit *test)
 {
 	kunit_skip(test, "not in this configuration");
@@ -972,6 +1093,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE_PARAM(race_on_neighbour, race_gen_params),
 	KUNIT_CASE(race_on_fault_page),
 	KUNIT_CASE(race_on_all_neighbours),
+	KUNIT_CASE(race_page_table_gone),
 	KUNIT_CASE(race_with_child),
 	KUNIT_CASE(allocation_fails),
 	KUNIT_CASE(allocation_fails_later),
@@ -982,8 +1104,10 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(no_room_in_zone),
 	KUNIT_CASE(no_room_in_cpuset),
 	KUNIT_CASE(room_in_other_zone),
+	KUNIT_CASE_PARAM(room_on_nodes, policy_gen_params),
 	KUNIT_CASE(no_room_for_pins),
 	KUNIT_CASE_PARAM(memcg_room, room_gen_params),
+	KUNIT_CASE(charges_by_node),
 	KUNIT_CASE_PARAM(unreadable_page, unreadable_gen_params),
 	KUNIT_CASE(notifier_range),
 	KUNIT_CASE(notifier_range_is_no_wider),

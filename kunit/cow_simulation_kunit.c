@@ -139,10 +139,8 @@ static unsigned int sim_count(const struct sim *s, unsigned int page, int step,
 /* Like cow_precopy_sparse() */
 static bool sim_sparse(const struct sim *s, unsigned int page)
 {
-	unsigned int index = page % PTRS_PER_PTE, distance, nr = 0;
+	unsigned int distance, nr = 0;
 
-	if (index < 3 || index > PTRS_PER_PTE - 4)
-		return false;
 	if (sim_count(s, page - 1, -1, COW_RUN) == COW_RUN ||
 	    sim_count(s, page + 1, 1, COW_RUN) == COW_RUN)
 		return false;

@@ -7,7 +7,8 @@ Exit status: 0, or 2 for unusable input.
 
 import argparse
 
-from rowfile import (BadInput, groups, read_text, run, table_lines, write_results, write_rows)
+from rowfile import (BadInput, groups, key_text, read_text, run, table_lines, write_results,
+                     write_rows)
 from rowfile import parse as parse_json
 
 RATIOS = ("requests_per_second", "p50_us", "p99_us", "p999_us")
@@ -15,6 +16,8 @@ TITLES = {"requests_per_second": "req/s", "p50_us": "p50", "p99_us": "p99", "p99
           "writes_in_save": "in save", "cow_bytes": "cow MB", "fork_us": "fork us",
           "copied_ahead": "ahead", "reused_ahead": "reused ahead", "config": "config",
           "run": "run", "rss_kb": "RSS MB", "pss_kb": "PSS MB"}
+# The keys of a test's result
+TEST = ("status", "test", "message")
 # Not columns of the table: in its title, or too wide
 HIDDEN = ("app", "pattern", "keys", "sessions", "requests")
 
@@ -25,10 +28,12 @@ def parse(path):
         if not line.startswith("{"):
             continue
         found = parse_json(line, path)
-        if "row" in found:
+        if isinstance(found.get("row"), dict):
             rows.append(found["row"])
+        elif all(isinstance(found.get(key), str) for key in TEST):
+            tests.append(tuple(found[key] for key in TEST))
         else:
-            tests.append((found["status"], found["test"], found["message"]))
+            raise BadInput(f"{path}: neither a row nor a test's result: {line}")
     if not rows:
         raise BadInput(f"{path}: no rows")
     return rows, tests
@@ -63,12 +68,13 @@ def show(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("log")
-    parser.add_argument("set", nargs="*", metavar="KEY=TEXT", help="set in every row")
+    parser.add_argument("set", nargs="*", metavar="KEY=TEXT", type=key_text,
+                        help="set in every row")
     parser.add_argument("--json")
     parser.add_argument("--results")
     args = parser.parse_args()
     rows, tests = parse(args.log)
-    known = dict(pair.split("=", 1) for pair in args.set)
+    known = dict(args.set)
     show(rows)
     write_results(args.results, tests)
     if args.json:

@@ -49,7 +49,8 @@ use_mode()
 # The job
 #
 
-# begin_job: starts a new list of sections
+# begin_job: starts a new list of sections. They run in a memory cgroup, as all programs of
+# a real system do: charges to the root are cheaper.
 begin_job()
 {
 	BENCH_JOB=$SCRATCH/bench.job
@@ -57,6 +58,11 @@ begin_job()
 	echo "@section about"
 	cat /proc/version
 	grep -m 1 'model name' /proc/cpuinfo
+	cgroup=/sys/fs/cgroup/system
+	if grep -q memory /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null; then
+		mkdir -p $cgroup/bench && echo +memory > $cgroup/cgroup.subtree_control &&
+			echo $$ > $cgroup/bench/cgroup.procs || exit 2
+	fi
 	END
 }
 

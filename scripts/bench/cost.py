@@ -26,6 +26,7 @@ LIMIT_STATS0 = 0.4
 LIMIT_STATS1 = {"seq": 7.0, "child-gone": 6.0}
 SETTINGS = ("without the series", "patches without option", "options off", "vm.cow_stats=0",
             "vm.cow_stats=1")
+NO_MEMCG = ("without the series, no memory cgroups", "options off, no memory cgroups")
 WORKLOADS = {"seq": "a page is copied", "child-gone": "the page is no longer shared"}
 
 
@@ -130,7 +131,7 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             write_rows([{**row, "setting": setting}
-                        for setting, table in zip(SETTINGS, tables)
+                        for setting, table in zip(SETTINGS + NO_MEMCG, tables)
                         for row in table.values()], file)
     return 1 if any(status == "fail" for status, _, _ in results) else 0
 

@@ -58,14 +58,10 @@ prepare_profile()
 	prepare_bench
 }
 
-# In a memory cgroup, as all programs of a real system are.
 profile_job()
 {
 	local size
 	begin_job
-	cat >> "$BENCH_JOB" <<-'END'
-	mkdir /sys/fs/cgroup/profile && echo $$ > /sys/fs/cgroup/profile/cgroup.procs || exit 2
-	END
 	if [ "$WORKLOAD" = cow ]; then
 		section cow "/$BENCH_PROGRAM" cow -n "$COUNT"
 		return

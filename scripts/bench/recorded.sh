@@ -69,7 +69,23 @@ record_all()
 		quick_set "$LOGS/$K_NAME"
 		record_rows "$LOGS/$K_NAME/rows.json"
 		rows record "$LOGS/$K_NAME/rows.json" > "$LOGS/$K_NAME/recorded.json" || leave "$E_USAGE"
-		mv "$LOGS/$K_NAME/recorded.json" "$(recorded "$K_NAME")"
-		say "recorded: fixtures/results/$K_NAME.json"
+		replace_recorded "$LOGS/$K_NAME/recorded.json" "$(recorded "$K_NAME")"
 	done
+}
+
+# replace_recorded NEW OLD: not by results that two boots do not agree on, nor by fewer
+replace_recorded()
+{
+	local rows
+	if [ "$(count_results fail)" -gt 0 ]; then
+		say "not recorded: $2 stays as it is"
+		return
+	fi
+	rows=$(grep -c '^{' "$1")
+	if [ -f "$2" ] && [ "$rows" -lt "$(grep -c '^{' "$2")" ]; then
+		die "only $rows rows were measured, $2 has $(grep -c '^{' "$2")" \
+			"if these cases are gone for good, remove that file and run --record again"
+	fi
+	mv "$1" "$2"
+	say "recorded: ${2#"$ROOT"/}"
 }

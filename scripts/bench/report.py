@@ -223,9 +223,11 @@ def app_plots(plots, rows):
 
 
 def app_ratio(rows, config, key):
-    off = {row["run"]: row.get(key) for row in rows if row["config"] == REFERENCE}
-    ratios = [row[key] / off[row["run"]] for row in rows
-              if row["config"] == config and row.get(key) is not None and off.get(row["run"])]
+    """The median of the ratios to 'off' of the same run, in the same boot"""
+    off = {(row["boot"], row["run"]): row.get(key) for row in rows if row["config"] == REFERENCE}
+    ratios = [row[key] / off[row["boot"], row["run"]] for row in rows
+              if row["config"] == config and row.get(key) is not None
+              and off.get((row["boot"], row["run"]))]
     return round(statistics.median(ratios), 4) if ratios else None
 
 
@@ -242,6 +244,7 @@ def read_apps(path):
         for key in APP_VALUES:
             if not isinstance(row.get(key, 0), (int, float)):
                 raise BadInput(f"{path}: row {number}: '{key}' is not a number: {row[key]!r}")
+        row["boot"] = path
     return rows
 
 

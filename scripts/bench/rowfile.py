@@ -5,6 +5,7 @@ A file is a JSON array of rows. cow_bench prints the rows, one a line; the harne
 adds what they were measured on. Used by all Python files of this folder.
 """
 
+import argparse
 import json
 import math
 import sys
@@ -125,6 +126,14 @@ def write_results(path, results):
     if path:
         with open(path, "a", encoding="utf-8") as file:
             file.writelines("\t".join(result) + "\n" for result in results)
+
+
+def key_text(pair):
+    """For argparse: KEY=TEXT"""
+    key, equals, text = pair.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"'{pair}' is not KEY=TEXT, such as kernel=7.3")
+    return key, text
 
 
 def run(main):

@@ -12,14 +12,14 @@ import argparse
 import sys
 
 from rowfile import (BUILT_BY, COUNTS, IDENTITY, TIMES, UNITS, BadInput, by_identity, check_rows,
-                     groups, half_spread, measured, name, parse, ratio_to_off, read_rows,
+                     groups, half_spread, key_text, measured, name, parse, ratio_to_off, read_rows,
                      read_text, run, table_lines, whole, write_rows)
 from verdict import compare, repeat
 
 
 def collect(args):
     """Rows from a guest's output: each line that is a JSON object."""
-    known = dict(pair.split("=", 1) for pair in args.set)
+    known = dict(args.set)
     rows = []
     for number, line in enumerate(read_text(args.log).splitlines(), 1):
         if line.startswith("{"):
@@ -141,9 +141,11 @@ def main():
         for argument in arguments:
             command.add_argument(argument)
         command.set_defaults(run=function)
-    commands.choices["collect"].add_argument("set", nargs="*", metavar="KEY=TEXT",
+    commands.choices["collect"].add_argument("set", nargs="*", metavar="KEY=TEXT", type=key_text,
                                              help="set in every row")
     commands.choices["compare"].add_argument("--tolerance", type=per_cent)
+    commands.choices["compare"].add_argument("--absolute", action="store_true",
+                                             help="one compiler built both, whatever their release")
     commands.choices["repeat"].add_argument("--limit", type=per_cent, default=0.2)
     for command in (commands.choices["compare"], commands.choices["repeat"]):
         command.add_argument("--results", help="append a line for each row to this file")

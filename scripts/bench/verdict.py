@@ -11,6 +11,9 @@ INFORMATION = ("snapshot",)
 TOLERANCE = {"icount": 1.0, "wall": 5.0}
 # Instructions relative to 'off', if compiler or kernel release differ.
 TOLERANCE_RELATED = 3.0
+# Repetitions of instructions that differ by more than so many times the noise are a cost
+# that the median does not show.
+SPREAD = 2.0
 
 
 def need_same_rows(old, new, where, skipped):
@@ -51,12 +54,17 @@ def same_build(old, new):
 class Verdict:
     """The result for one row: better, same, worse, reference or not judged."""
 
-    def __init__(self, old, new, tables, tolerance):
+    def __init__(self, old, new, tables, args):
         self.row = new
-        self.related = new["mode"] == "wall" or not same_build(old, new)
+        self.related = new["mode"] == "wall" or not (args.absolute or same_build(old, new))
         values = [self.value(row, table) for row, table in zip((old, new), tables)]
         self.ratio = values[1] / values[0] if all(values) else None
-        self.noise = self.noise_of((old, new), tables, tolerance)
+        self.tolerance = args.tolerance
+        if self.tolerance is None:
+            self.tolerance = TOLERANCE[new["mode"]]
+            if self.related:
+                self.tolerance = max(self.tolerance, TOLERANCE_RELATED)
+        self.noise = self.noise_of((old, new), tables)
         self.wasted = self.more_wasted(old, new)
         self.text, self.reason = self.judge(values)
 
@@ -76,19 +84,22 @@ class Verdict:
             return None
         return row["per_page_median"] / off["per_page_median"]
 
-    def noise_of(self, pair, tables, tolerance):
-        if tolerance is None:
-            tolerance = TOLERANCE[self.row["mode"]]
-            if self.related:
-                tolerance = max(tolerance, TOLERANCE_RELATED)
-        rows = list(pair)
+    def noise_of(self, pair, tables):
+        """Of time, the spread of both. Instructions are repeatable: only of the old ones."""
+        both = list(zip(pair, tables))
+        if self.row["mode"] == "icount":
+            both = both[:1]
+        rows = [row for row, _ in both]
         if self.related:
-            rows += [reference_of(row, table) or row for row, table in zip(pair, tables)]
-        return max([tolerance] + [half_spread(row) for row in rows])
+            rows += [reference_of(row, table) or row for row, table in both]
+        return max([self.tolerance] + [half_spread(row) for row in rows])
 
     def judge(self, values):
-        if self.wasted > self.noise:
+        # a count of pages, exact in any mode
+        if self.wasted > self.tolerance:
             return "worse", "wasted"
+        if self.row["mode"] == "icount" and half_spread(self.row) > SPREAD * self.noise:
+            return "worse", "spread"
         if self.related and self.row["config"] == REFERENCE:
             return "reference", ""
         if self.related and None in values:
@@ -102,7 +113,7 @@ class Verdict:
             return "worse", "cost"
         if change < -self.noise:
             return "better", "cost"
-        if self.wasted < -self.noise:
+        if self.wasted < -self.tolerance:
             return "better", "wasted"
         return "same", ""
 
@@ -116,7 +127,7 @@ class Verdict:
 
 def compare(args):
     tables, skipped = read_pair(args)
-    verdicts = [Verdict(old, tables[1][key], tables, args.tolerance)
+    verdicts = [Verdict(old, tables[1][key], tables, args)
                 for key, old in tables[0].items()]
     if all(verdict.text in ("reference", "not judged") for verdict in verdicts):
         raise BadInput(f"no row has a row '{REFERENCE}' beside it: nothing can be compared")

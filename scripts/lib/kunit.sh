@@ -105,6 +105,8 @@ run_kunit()
 	case "$arch" in
 	x86_64|i386) command+=(--kernel_args=no_timer_check) ;;
 	esac
+	# some tests need a second node
+	[ "$arch" != x86_64 ] || command+=(--kernel_args=numa=fake=2)
 	# with PAE the kernel takes NX for granted
 	[ "$arch" != i386 ] || command+=(--qemu_args='-cpu qemu32,+nx')
 	# an oops or a panic ends the kernel at once, not at the timeout

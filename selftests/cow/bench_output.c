@@ -125,6 +125,26 @@ TEST_F_TIMEOUT(bench_output, cannot_write, TEST_TIMEOUT)
 	EXPECT_STREQ(run.errors, full);
 }
 
+/* --cdf: durations that differ by 1 % are taken together, but not more of them. */
+TEST_F_TIMEOUT(bench_output, distribution, TEST_TIMEOUT)
+{
+	unsigned long long ns;
+	const char *p;
+	long nr;
+
+	ASSERT_EQ(0, cowstat("--workload", "seq", "--config", "off", "--size", size,
+			     "--repeat", "1", "--json", "--cdf", NULL));
+	p = value_of("cdf");
+	ASSERT_EQ('[', *p);
+	/* The first duration that half of the writes did not exceed */
+	do {
+		p = strchr(p + 1, '[');
+		ASSERT_NE(NULL, p);
+		ASSERT_EQ(2, sscanf(p, "[%llu,%ld]", &ns, &nr));
+	} while (2 * nr < PAGES);
+	EXPECT_LE(ns, atoll(value_of("p50")) * 101 / 100 + 1);
+}
+
 /* Each page is copied, or, where the child is gone, none is. */
 TEST_F_TIMEOUT(bench_output, counts, TEST_TIMEOUT)
 {

@@ -385,6 +385,7 @@ TEST_F_TIMEOUT(cgroup_charges, folios_are_split, TEST_TIMEOUT)
 	struct shared *sh = new_shared(self->cgroup);
 	const char *reason = cow_allow_folios(&self->undo);
 	struct cow_child c;
+	long left;
 
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -393,6 +394,9 @@ TEST_F_TIMEOUT(cgroup_charges, folios_are_split, TEST_TIMEOUT)
 		ASSERT_EQ(0, cow_child_fork(&c, writes_to_folios, sh));
 		ASSERT_EQ(0, cow_child_wait(&c));
 	}
+	/* Folios that the first cgroup has no queue for are not left charged to it. */
+	ASSERT_EQ(0, cow_cgroup_read(self->cgroup[0], "memory.current", &left));
+	EXPECT_GT((NR_FOLIOS / 2 + COW_CHARGE_BATCH * cow_nr_cpus()) * (long)ps, left);
 	if (variant->ahead != COW_ADAPTIVE || !cow_hw_dirty())
 		return;
 	/* If there is memory in blocks, copies are in large folios. */

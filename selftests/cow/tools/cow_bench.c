@@ -512,7 +512,8 @@ static const char *apply(const struct bench_config *c, bool stats)
 		return c->ahead ? reason : NULL;
 	cow_want("cow_sample_interval", 0);
 	reason = cow_want("cow_stats", stats);
-	if (reason && !stats)
+	/* Counts may be missing, but what is timed is what was asked for. */
+	if (reason && (!stats || opt.stats))
 		return reason;
 	rep->counted = !cow_sysctl_read("cow_stats", &on) && on;
 	reason = c->ahead == BENCH_ADAPTIVE ? apply_adaptive(c) : NULL;
@@ -616,16 +617,22 @@ static const struct bench_config *find_config(const char *name)
 static int measure_copying(size_t bytes)
 {
 	const struct bench_workload *seq = bench_find_workload("seq");
+	int ret;
 
-	bench_make_plan(plan, seq, bytes / cow_page_size(), opt.seed);
-	if (run_rep(seq, find_config("off"), BENCH_COUNTING) == BENCH_FAIL)
-		return BENCH_FAIL;
+	/* 0: unknown, as a user who may not change the sysctls cannot run these. */
 	kernel_copy_ns = 0;
-	if (rep->copies_timed)
+	memcpy_ns = 0;
+	bench_make_plan(plan, seq, bytes / cow_page_size(), opt.seed);
+	ret = run_rep(seq, find_config("off"), BENCH_COUNTING);
+	if (ret == BENCH_FAIL)
+		return ret;
+	if (ret == BENCH_OK && rep->copies_timed)
 		kernel_copy_ns = (double)rep->copy_ns / rep->copies_timed;
-	if (run_rep(seq, find_config("memcpy"), BENCH_TIMING) == BENCH_FAIL)
-		return BENCH_FAIL;
-	memcpy_ns = per_page();
+	ret = run_rep(seq, find_config("memcpy"), BENCH_TIMING);
+	if (ret == BENCH_FAIL)
+		return ret;
+	if (ret == BENCH_OK)
+		memcpy_ns = per_page();
 	return BENCH_OK;
 }
 

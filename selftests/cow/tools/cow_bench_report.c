@@ -125,20 +125,21 @@ static void json_head(const struct bench_result *res)
 	printf(",\"pages\":%zu", res->pages);
 }
 
-/* Durations and how many writes took that long or less */
+/* Durations and how many writes took that long or less, in steps of 1 % at least */
 static void json_cdf(const struct bench_result *res)
 {
+	size_t i, first = 0, nr = res->nr_latency;
 	const char *comma = "";
-	size_t i, nr = res->nr_latency;
 
 	printf(",\"cdf\":[");
 	for (i = 0; i < nr; i++) {
-		/* The last one of those that are about as long */
+		/* The last one of those that are about as long as the first */
 		if (i + 1 < nr &&
-		    res->latency[i + 1] - res->latency[i] <= res->latency[i] / 100)
+		    res->latency[i + 1] - res->latency[first] <= res->latency[first] / 100)
 			continue;
 		printf("%s[%llu,%zu]", comma, res->latency[i], i + 1);
 		comma = ",";
+		first = i + 1;
 	}
 	putchar(']');
 }

@@ -60,7 +60,8 @@
 #define MAX_EVENTS	65536	/* in one fork or fault */
 
 static bool tracer_used;	/* by this process */
-static char old_buffer_size[32];
+/* What was set before */
+static char old_buffer_size[32], old_clock[32], old_on[32];
 
 static void trace_put_back(void)
 {
@@ -69,9 +70,9 @@ static void trace_put_back(void)
 	tracer_used = false;
 	cow_write_file(TRACING "current_tracer", "nop");
 	close(open(TRACING "set_ftrace_filter", O_WRONLY | O_TRUNC));
-	cow_write_file(TRACING "trace_clock", "local");
-	if (old_buffer_size[0])
-		cow_write_file(TRACING "buffer_size_kb", old_buffer_size);
+	cow_write_file(TRACING "trace_clock", old_clock);
+	cow_write_file(TRACING "buffer_size_kb", old_buffer_size);
+	cow_write_file(TRACING "tracing_on", old_on);
 }
 
 static void on_signal(int sig)
@@ -795,15 +796,23 @@ static void trace_prepare(void)
 	trace_read("available_tracers", text, sizeof(text));
 	if (!strstr(text, "function_graph"))
 		fatal("the kernel has no function_graph tracer");
+	trace_read("set_ftrace_filter", text, sizeof(text));
+	if (text[0] && text[0] != '#')
+		fatal("the tracer is in use: set_ftrace_filter is not empty");
 	trace_read("trace_clock", text, sizeof(text));
 	if (!strstr(text, "x86-tsc"))
 		fatal("the tracer has no clock x86-tsc");
+	sscanf(strchr(text, '[') ?: "", "[%31[^]]", old_clock);
+	/* One number, or as long as nothing was traced: "7 (expanded: 1408)" */
 	trace_read("buffer_size_kb", text, sizeof(text));
-	text[strcspn(text, "\n ")] = '\0';
-	snprintf(old_buffer_size, sizeof(old_buffer_size), "%.31s", text);
+	if (sscanf(text, "%*d (expanded: %31[0-9]", old_buffer_size) != 1)
+		sscanf(text, "%31[0-9]", old_buffer_size);
+	trace_read("tracing_on", text, sizeof(text));
+	sscanf(text, "%31[01]", old_on);
 	tracer_used = true;
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
+	signal(SIGHUP, on_signal);
 	trace_write("tracing_on", "0");
 	trace_write("trace_clock", "x86-tsc");
 	/* A call is two events of about 40 bytes. */
