@@ -4,6 +4,7 @@
  * CONFIG_COW_STATS: each outcome of a real fault changes its own counter, and no other.
  * An MMU notifier makes a fault lose its race.
  */
+#include <linux/cow_stats.h>
 #include <linux/mmu_notifier.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
@@ -164,8 +165,14 @@ static void expect_timed(struct kunit *test, struct page *page, enum fault_flag 
 /* Only this process has the page, but the fault does more than to make it writable. */
 static void timed_in_full(struct kunit *test)
 {
-	struct page *page = alloc_page(GFP_KERNEL);
+	struct page *page = alloc_pages(GFP_KERNEL | __GFP_COMP, 1);
 
+	/* The last page that is mapped of a large folio is copied. */
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	expect_timed(test, page, FAULT_FLAG_WRITE);
+	__free_pages(page, 1);
+
+	page = alloc_page(GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, page);
 	expect_timed(test, page, FAULT_FLAG_UNSHARE);
 	if (IS_ENABLED(CONFIG_KSM)) {
@@ -174,6 +181,28 @@ static void timed_in_full(struct kunit *test)
 		page->mapping = NULL;
 	}
 	__free_page(page);
+}
+
+/* Timing is switched on in the middle of a fault, or it copies where reuse was expected. */
+static void half_timed(struct kunit *test)
+{
+	const struct fault_counts more = {};
+	struct vm_fault vmf = {
+		.vma = vma_lookup(current->mm, cowt_page_addr(test, 0)),
+		.cow_copy_ns = 10,
+	};
+	struct fault_counts before;
+
+	count_alone(test);
+	before = read_fault_counts();
+	cow_fault_copied(&vmf, true);
+	cow_fault_reused(&vmf);
+	expect_more(test, &before, &more);
+
+	vmf.cow_start = COW_UNTIMED;
+	cow_copy_begin(&vmf);
+	KUNIT_EXPECT_GT(test, vmf.cow_copy_start, COW_UNTIMED);
+	KUNIT_EXPECT_EQ(test, vmf.cow_start, vmf.cow_copy_start);
 }
 
 static void zero_page(struct kunit *test)
@@ -288,6 +317,17 @@ static void borrowed_mm(struct kunit *test)
 #endif
 }
 
+/* Its file shows nothing of that process. */
+static void borrowed_mm_file(struct kunit *test)
+{
+	struct seq_file m = { .size = PAGE_SIZE };
+
+	m.buf = kunit_kzalloc(test, m.size, GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, m.buf);
+	KUNIT_EXPECT_EQ(test, proc_pid_cow_stats(&m, NULL, NULL, current), 0);
+	KUNIT_EXPECT_EQ(test, m.count, 0);
+}
+
 /* With pages ahead: one fault that copied, and the others by name. */
 static void copied_ahead(struct kunit *test)
 {
@@ -312,11 +352,13 @@ static struct kunit_case cow_fault_cases[] = {
 	KUNIT_CASE(reused),
 	KUNIT_CASE(reused_untimed),
 	KUNIT_CASE(timed_in_full),
+	KUNIT_CASE(half_timed),
 	KUNIT_CASE(zero_page),
 	KUNIT_CASE(unshared),
 	KUNIT_CASE(lost),
 	KUNIT_CASE(unshare_lost),
 	KUNIT_CASE(borrowed_mm),
+	KUNIT_CASE(borrowed_mm_file),
 	{}
 };
 

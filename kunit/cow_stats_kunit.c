@@ -428,6 +428,14 @@ static void percentiles_within_extremes(struct kunit *test)
 	KUNIT_EXPECT_LE(test, value_of(test, stats, "p99_ns"), 1026);
 	KUNIT_EXPECT_GE(test, value_of(test, stats, "p50_ns"), 1025);
 	KUNIT_EXPECT_LE(test, value_of(test, stats, "fault_p99_ns"), 1984);
+
+	/* Longer than the middle of their bucket */
+	cow_stats_reset();
+	cow_count(COW_COPIED, 1050, 1984, 1);
+	cow_count(COW_COPIED, 1050, 1984, 1);
+	stats = read_stats(test);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "p50_ns"), 1050);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "p99_ns"), 1050);
 }
 
 /* One line for each bucket that is not empty, with its bounds. */
@@ -700,6 +708,25 @@ static void need_two_cpus(struct kunit *test)
 		kunit_skip(test, "needs two CPUs");
 }
 
+/* Of the first CPU, which counts nothing after the reset */
+static void extremes_of_another_cpu(struct kunit *test)
+{
+	char *stats;
+
+	need_two_cpus(test);
+	set_cpus_allowed_ptr(current, cpumask_of(cpumask_first(cpu_online_mask)));
+	cow_count(COW_COPIED, 1, 2000000, 1);
+	cow_count(COW_COPIED, 1000000, 2, 1);
+	cow_stats_reset();
+	set_cpus_allowed_ptr(current, cpumask_of(cpumask_last(cpu_online_mask)));
+	cow_count(COW_COPIED, 20, 40, 1);
+	set_cpus_allowed_ptr(current, cpu_possible_mask);
+	stats = read_stats(test);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "min_ns"), 20);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "max_ns"), 20);
+	KUNIT_EXPECT_EQ(test, value_of(test, stats, "fault_max_ns"), 40);
+}
+
 static struct race *begin_race(struct kunit *test, int (*fn)(void *race))
 {
 	unsigned int first = cpumask_first(cpu_online_mask);
@@ -874,6 +901,7 @@ static struct kunit_case cow_stats_cases[] = {
 	KUNIT_CASE(shows_all_keys),
 	KUNIT_CASE(reset_to_zero),
 	KUNIT_CASE(counts_from_zero),
+	KUNIT_CASE(extremes_of_another_cpu),
 	KUNIT_CASE(lost_and_unshared),
 	KUNIT_CASE(timed_for_others),
 	KUNIT_CASE(percentiles_within_extremes),

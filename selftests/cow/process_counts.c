@@ -837,6 +837,70 @@ TEST_F_TIMEOUT(process_counts, remote_write, TEST_TIMEOUT)
 	}
 }
 
+/* Who writes every second page of another process, the one that sleeps */
+struct remote_writer {
+	pid_t pid;
+	char *area;
+	int first;
+	bool leave;
+};
+
+static int writes_every_second(struct cow_child *self, void *arg)
+{
+	const struct remote_writer *w = arg;
+	size_t ps = cow_page_size();
+	char path[64];
+	int i, mem;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", w->pid);
+	mem = open(path, O_RDWR);
+	if (mem < 0 || (w->leave && cow_leave_cpu()))
+		return 1;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
+		return 2;
+	for (i = w->first; i < PAGES; i += 2)
+		if (pwrite(mem, "w", 1, (uintptr_t)w->area + i * ps) != 1)
+			return 3;
+	return 0;
+}
+
+/* Two at once: none of their faults gets lost, and the target can be read meanwhile. */
+TEST_F_TIMEOUT(process_counts, remote_writers, TEST_TIMEOUT)
+{
+	struct remote_writer jobs[2] = { { .first = 0 }, { .first = 1, .leave = true } };
+	struct cow_stats before, now, d;
+	struct cow_child target, writer[2];
+	int i, round;
+
+	if (cow_nr_cpus() < 2)
+		SKIP(return, "needs two CPUs");
+	for (round = 0; round < 8; round++) {
+		char *area = touched_pages();
+
+		ASSERT_NE(area, NULL);
+		ASSERT_EQ(cow_child_idle(&target), 0);
+		ASSERT_EQ(cow_child_settle(&target), 0);
+		for (i = 0; i < 2; i++) {
+			jobs[i].pid = target.pid;
+			jobs[i].area = area;
+			ASSERT_EQ(cow_child_fork(&writer[i], writes_every_second, &jobs[i]), 0);
+			ASSERT_EQ(cow_child_recv(&writer[i]), 1);
+		}
+		ASSERT_EQ(cow_stats_read_pid(&before, target.pid), 0);
+		for (i = 0; i < 2; i++)
+			ASSERT_EQ(cow_child_send(&writer[i], 2), 0);
+		while (!cow_task_ended(writer[0].pid) || !cow_task_ended(writer[1].pid))
+			ASSERT_EQ(cow_stats_read_pid(&now, target.pid), 0);
+		for (i = 0; i < 2; i++)
+			ASSERT_EQ(cow_child_wait(&writer[i]), 0);
+		ASSERT_EQ(cow_stats_read_pid(&now, target.pid), 0);
+		cow_stats_delta(&d, &before, &now);
+		ASSERT_EQ(d.v[COW_FAULTS], (unsigned long long)PAGES);
+		ASSERT_EQ(cow_child_end(&target), 0);
+		cow_unmap(area, PAGES * self->ps);
+	}
+}
+
 /* The kernel writes on our behalf: read() into fork-shared memory. */
 TEST_F_TIMEOUT(process_counts, kernel_write, TEST_TIMEOUT)
 {
@@ -898,16 +962,25 @@ TEST_F_TIMEOUT(process_counts, huge_pages, TEST_TIMEOUT)
 {
 	struct cow_stats before, after, delta;
 	struct cow_child child;
-	char *split, *reused;
+	char *split, *reused, *pinned;
 	const char *reason;
 
 	if (variant->ahead)
 		SKIP(return, "pages are counted without windows");
 	reason = cow_map_huge(&self->undo, &split, cow_pmd_size(), 1) ?:
-		 cow_map_huge(&self->undo, &reused, cow_pmd_size(), 1);
+		 cow_map_huge(&self->undo, &reused, cow_pmd_size(), 1) ?:
+		 cow_map_huge(&self->undo, &pinned, cow_pmd_size(), 1);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(cow_child_idle(&child), 0);
+	/* Unsharing a page for GUP splits, too, but is no write. */
+	ASSERT_EQ(read_own(&before), 0);
+	ASSERT_EQ(cow_unshare(pinned), 0);
+	ASSERT_EQ(read_own(&after), 0);
+	cow_stats_delta(&delta, &before, &after);
+	EXPECT_EQ(delta.v[COW_PMD_SPLIT], 0ULL);
+	EXPECT_EQ(delta.v[COW_UNSHARED], 1ULL);
+	EXPECT_EQ(delta.v[COW_FAULTS], 0ULL);
 	ASSERT_EQ(count_one_write(split, &delta), 0);
 	EXPECT_EQ(delta.v[COW_PMD_SPLIT], 1ULL);
 	EXPECT_EQ(delta.v[COW_PMD_REUSED], 0ULL);

@@ -31,6 +31,7 @@ static size_t ps;
 FIXTURE(trace_records)
 {
 	struct cow_settings saved;
+	struct cow_undo undo;
 	char instance[64];	/* a trace buffer of our own, or empty */
 };
 
@@ -64,6 +65,7 @@ FIXTURE_SETUP(trace_records)
 
 FIXTURE_TEARDOWN_PARENT(trace_records)
 {
+	cow_undo(&self->undo);
 	cow_restore(&self->saved);
 	if (self->instance[0])
 		rmdir(self->instance);
@@ -80,6 +82,7 @@ struct record {
 	int pid;
 	char outcome[32];
 	unsigned int nr;	/* pages copied or made writable ahead */
+	unsigned int order;	/* of the folio that they were copied into */
 	unsigned long long copy_ns, fault_ns;
 };
 
@@ -130,9 +133,9 @@ static bool parse_record(struct record *r, char *line)
 		return sscanf(event, ": cow_reuse_ahead: address=%lx pid=%d nr=%u",
 			      &r->address, &r->pid, &r->nr) == 3;
 	return sscanf(event,
-		      ": cow_fault: address=%lx pid=%d outcome=%31s order=%*u ahead=%u copy_ns=%llu fault_ns=%llu",
-		      &r->address, &r->pid, r->outcome, &r->nr, &r->copy_ns,
-		      &r->fault_ns) == 6;
+		      ": cow_fault: address=%lx pid=%d outcome=%31s order=%u ahead=%u copy_ns=%llu fault_ns=%llu",
+		      &r->address, &r->pid, r->outcome, &r->order, &r->nr,
+		      &r->copy_ns, &r->fault_ns) == 7;
 }
 
 /* How many there are in records[], or a negative errno; the buffer is empty then. */
@@ -348,6 +351,49 @@ TEST_F_TIMEOUT(trace_records, reuse_ahead_of_copy, TEST_TIMEOUT)
 	EXPECT_EQ(ahead, after.v[COW_REUSE_AHEAD] - before.v[COW_REUSE_AHEAD])
 		TH_LOG("cow_reuse_ahead does not add up to reuse_ahead");
 	EXPECT_EQ(with_copy > 0, variant->ahead == COW_ADAPTIVE);
+}
+
+static int large_pages(const char *p)
+{
+	int i, nr = 0;
+
+	for (i = 0; i < PAGES; i++)
+		nr += !!(cow_page_flags(p + i * ps) & COW_KPF_COMPOUND);
+	return nr;
+}
+
+/* A record says how large the folio is that its pages were copied into. */
+TEST_F_TIMEOUT(trace_records, order_of_folios, TEST_TIMEOUT)
+{
+	const char *reason = cow_allow_folios(&self->undo);
+	int i, nr, large, recorded = 0;
+	struct cow_stats before, after;
+	struct cow_child child;
+	char *area;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(cow_pin_cpu(), 0);
+	area = share_pages(&child, false);
+	ASSERT_NE(area, NULL);
+	ASSERT_EQ(madvise(area, PAGES * ps, MADV_HUGEPAGE), 0);
+	ASSERT_EQ(madvise(area, PAGES * ps, MADV_SEQUENTIAL), 0);
+	nr = record_writes(self->instance, area, &before, &after);
+	ASSERT_GT(nr, 0);
+	large = large_pages(area);
+	ASSERT_EQ(cow_child_end(&child), 0);
+	for (i = 0; i < nr; i++) {
+		const struct record *r = &records[i];
+
+		if (!r->order)
+			continue;
+		ASSERT_EQ(r->nr + 1, 1U << r->order);
+		recorded += r->nr + 1;
+	}
+	/* None without windows, or if no block was free. */
+	ASSERT_EQ(recorded, large);
+	if (variant->ahead && !large)
+		SKIP(return, "no page was copied into a large folio");
 }
 
 /*
