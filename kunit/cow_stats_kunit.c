@@ -517,8 +517,12 @@ static void new_mm_counts_nothing(struct kunit *test)
 static void counts_for_others(struct kunit *test)
 {
 	struct mm_struct *mm = new_mm(test), *other = new_mm(test);
+	unsigned int seq;
 
+	/* Two may count at once: with the lock, so that a reader tries again. */
+	seq = read_seqbegin(&mm->cow_counts.lock);
 	cow_count_items(mm, COW_ITEM_PRECOPIED, 1);
+	KUNIT_EXPECT_TRUE(test, read_seqretry(&mm->cow_counts.lock, seq));
 	cow_count_items(mm, COW_ITEM_PRECOPIED, 2);
 	cow_count_items(other, COW_ITEM_REUSE_AHEAD, 1);
 	KUNIT_EXPECT_EQ(test, mm->cow_counts.counts.items[COW_ITEM_PRECOPIED], 3);
