@@ -4,7 +4,7 @@
  *
  * /proc/cow_stats, /proc/<pid>/cow_stats and /proc/cow_histogram: keys, order, format, who
  * may read and reset them, and the values for a known number of faults. The vm.cow_*
- * sysctls: which values they accept. The trace events and the line in the kernel log.
+ * sysctls: which values they accept. The trace events.
  *
  * Exact values are those of this process' counters. Other processes add to the system's,
  * which therefore are lower bounds here; cow_counts.c tests their exact values.

@@ -839,7 +839,7 @@ TEST_F_TIMEOUT(process_counts, remote_write, TEST_TIMEOUT)
 
 /* Who writes every second page of another process, the one that sleeps */
 struct remote_writer {
-	pid_t pid;
+	int mem;	/* of that process */
 	char *area;
 	int first;
 	bool leave;
@@ -849,17 +849,14 @@ static int writes_every_second(struct cow_child *self, void *arg)
 {
 	const struct remote_writer *w = arg;
 	size_t ps = cow_page_size();
-	char path[64];
-	int i, mem;
+	int i;
 
-	snprintf(path, sizeof(path), "/proc/%d/mem", w->pid);
-	mem = open(path, O_RDWR);
-	if (mem < 0 || (w->leave && cow_leave_cpu()))
+	if (w->leave && cow_leave_cpu())
 		return 1;
 	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
 		return 2;
 	for (i = w->first; i < PAGES; i += 2)
-		if (pwrite(mem, "w", 1, (uintptr_t)w->area + i * ps) != 1)
+		if (pwrite(w->mem, "w", 1, (uintptr_t)w->area + i * ps) != 1)
 			return 3;
 	return 0;
 }
@@ -870,18 +867,26 @@ TEST_F_TIMEOUT(process_counts, remote_writers, TEST_TIMEOUT)
 	struct remote_writer jobs[2] = { { .first = 0 }, { .first = 1, .leave = true } };
 	struct cow_stats before, now, d;
 	struct cow_child target, writer[2];
-	int i, round;
+	int i, round, mem, err;
+	char path[64];
 
 	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
+	err = cow_try_child_memory();
+	if (err)
+		SKIP(return, "writing to a child's memory: %s", strerror(err));
 	for (round = 0; round < 8; round++) {
 		char *area = touched_pages();
 
 		ASSERT_NE(area, NULL);
 		ASSERT_EQ(cow_child_idle(&target), 0);
 		ASSERT_EQ(cow_child_settle(&target), 0);
+		/* The writers may not open it: Yama wants an ancestor. */
+		snprintf(path, sizeof(path), "/proc/%d/mem", target.pid);
+		mem = open(path, O_RDWR | O_CLOEXEC);
+		ASSERT_GE(mem, 0);
 		for (i = 0; i < 2; i++) {
-			jobs[i].pid = target.pid;
+			jobs[i].mem = mem;
 			jobs[i].area = area;
 			ASSERT_EQ(cow_child_fork(&writer[i], writes_every_second, &jobs[i]), 0);
 			ASSERT_EQ(cow_child_recv(&writer[i]), 1);
@@ -896,6 +901,7 @@ TEST_F_TIMEOUT(process_counts, remote_writers, TEST_TIMEOUT)
 		ASSERT_EQ(cow_stats_read_pid(&now, target.pid), 0);
 		cow_stats_delta(&d, &before, &now);
 		ASSERT_EQ(d.v[COW_FAULTS], (unsigned long long)PAGES);
+		close(mem);
 		ASSERT_EQ(cow_child_end(&target), 0);
 		cow_unmap(area, PAGES * self->ps);
 	}
