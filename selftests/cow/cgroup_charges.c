@@ -330,15 +330,6 @@ TEST_F_TIMEOUT(cgroup_charges, in_batches, TEST_TIMEOUT)
  * A cgroup gets its queue of folios to be split with its first large folio.
  */
 
-static int large_pages(const char *p)
-{
-	int i, nr = 0;
-
-	for (i = 0; i < NR_FOLIOS; i++)
-		nr += !!(cow_page_flags(p + i * ps) & COW_KPF_COMPOUND);
-	return nr;
-}
-
 /* With folios in the second cgroup, written: how many large pages; current: before */
 static int writes_to_folios(struct cow_child *self, void *arg)
 {
@@ -361,14 +352,14 @@ static int writes_to_folios(struct cow_child *self, void *arg)
 		if (!p || madvise(p, NR_FOLIOS * ps, MADV_HUGEPAGE))
 			return 3;
 		cow_fill(p, NR_FOLIOS * ps, TAG);
-		sh->current = large_pages(p);
+		sh->current = cow_large_pages(p, NR_FOLIOS);
 		cow_unmap(p, NR_FOLIOS * ps);
 	}
 	if (cow_child_idle(&c))
 		return 4;
 	for (i = 0; i < NR_FOLIOS; i++)
 		cow_touch(area + i * ps, 'w');
-	sh->written = large_pages(area);
+	sh->written = cow_large_pages(area, NR_FOLIOS);
 	if (!all_written(area, NR_FOLIOS))
 		return 5;
 	for (i = 0; i < NR_FOLIOS; i += 4)

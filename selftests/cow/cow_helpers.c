@@ -21,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
 #include <sys/rseq.h>
@@ -716,6 +717,15 @@ __u64 cow_page_flags(const void *addr)
 	return flags;
 }
 
+int cow_large_pages(const char *p, int nr)
+{
+	int i, large = 0;
+
+	for (i = 0; i < nr; i++)
+		large += !!(cow_page_flags(p + i * cow_page_size()) & COW_KPF_COMPOUND);
+	return large;
+}
+
 bool cow_pfn_visible(void)
 {
 	__u64 pfn;
@@ -970,6 +980,14 @@ int cow_write_in_step(char *area, int pages, bool down)
 	write_in_step(&step);
 	pthread_join(thread, NULL);
 	return 0;
+}
+
+__u64 cow_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
 long cow_minflt(void)

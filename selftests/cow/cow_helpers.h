@@ -327,6 +327,8 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 __u64 cow_pagemap(const void *addr);
 /* The page's line in /proc/kpageflags; 0 if hidden or not present */
 __u64 cow_page_flags(const void *addr);
+/* How many of the nr pages at p are in large folios? */
+int cow_large_pages(const char *p, int nr);
 /* May this process see frame numbers? */
 bool cow_pfn_visible(void);
 /* How many of the nr pages at addr are in swap? */
@@ -421,6 +423,8 @@ void cow_cgroup_remove(char *dir);
 
 /* Minor faults of the calling thread so far */
 long cow_minflt(void);
+/* CLOCK_MONOTONIC in ns */
+__u64 cow_now_ns(void);
 /*
  * Stay on the CPU we are on; children inherit it. Folios wait in per-CPU
  * batches on their way to the LRU, which holds a reference; the fault drains

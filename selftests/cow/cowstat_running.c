@@ -124,14 +124,6 @@ static void add_line(struct seen *seen)
 	seen->success += json_ull("precopy_success");
 }
 
-static __u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
 /*
  * Watch a process that writes to PAGES shared pages: each number is what the process
  * says itself. 0 or a negative errno
@@ -156,7 +148,7 @@ static int watch(struct __test_metadata *_metadata, struct watched *w)
 		return w->ret ?: -EPIPE;
 	first = w->counts;
 	snprintf(pid, sizeof(pid), "%d", child.pid);
-	begin = now_ns();
+	begin = cow_now_ns();
 	start("-j", "-p", pid, "0.05", NULL);
 	if (!json_parse(next_line()))
 		return -EPROTO;
@@ -168,7 +160,7 @@ static int watch(struct __test_metadata *_metadata, struct watched *w)
 		return w->ret ?: -EPIPE;
 	cow_stats_delta(&d, &first, &w->counts);
 	/* The first sample was after begin: up to one that is after done */
-	done = now_ns();
+	done = cow_now_ns();
 	while (last_sample < done - begin) {
 		if (!json_parse(next_line()))
 			return -EPROTO;

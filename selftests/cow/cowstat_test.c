@@ -699,14 +699,6 @@ TEST_F_TIMEOUT(cowstat, rates, TEST_TIMEOUT)
 	EXPECT_STREQ(run.errors, "");
 }
 
-static __u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
 /* The seconds of a line, which have nine decimals */
 static __u64 line_ns(void)
 {
@@ -730,13 +722,13 @@ TEST_F_TIMEOUT(cowstat, pause, TEST_TIMEOUT)
 	/* It has taken the time of this sample, and stops in it. */
 	fd = gate_enter();
 	ASSERT_GE(fd, 0);
-	stopped = now_ns();
+	stopped = cow_now_ns();
 	ASSERT_EQ(kill(run.pid, SIGSTOP), 0);
 	ASSERT_EQ(waitpid(run.pid, &status, WUNTRACED), run.pid);
 	ASSERT_TRUE(WIFSTOPPED(status));
-	while (now_ns() < stopped + 6 * step)
+	while (cow_now_ns() < stopped + 6 * step)
 		usleep(1000);
-	stopped = now_ns() - stopped;
+	stopped = cow_now_ns() - stopped;
 	ASSERT_EQ(kill(run.pid, SIGCONT), 0);
 	ASSERT_TRUE(json_parse(gate_leave(fd, vmstat_text(1005, 100))));
 	EXPECT_EQ(json_ull("faults"), 0ULL);

@@ -39,14 +39,6 @@ FIXTURE_VARIANT_ADD(delay_accounting, plain) { .ahead = COW_PLAIN };
 FIXTURE_VARIANT_ADD(delay_accounting, ahead_15) { .ahead = 15 };
 FIXTURE_VARIANT_ADD(delay_accounting, adaptive) { .ahead = COW_ADAPTIVE };
 
-static unsigned long long now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
 /*
  * A delay of 0 ns is not counted, and where the scheduler's clock is that of the ticks
  * (User-mode Linux) nearly all of them are. The time for which this process has run is
@@ -54,11 +46,11 @@ static unsigned long long now_ns(void)
  */
 static bool clock_is_ticks(void)
 {
-	const unsigned long long end = now_ns() + 50000000;
+	const unsigned long long end = cow_now_ns() + 50000000;
 	unsigned long long ran = 0;
 	FILE *f;
 
-	while (now_ns() < end)
+	while (cow_now_ns() < end)
 		;
 	usleep(1);	/* not running, so that the time is up to date */
 	f = fopen("/proc/self/schedstat", "re");
@@ -129,12 +121,12 @@ static void write_pages(struct writer *w)
 {
 	int i;
 
-	w->ns = now_ns();
+	w->ns = cow_now_ns();
 	w->faults = cow_minflt();
 	for (i = 0; i < NR; i++)
 		cow_touch(w->area + i * ps, 'w');
 	w->faults = cow_minflt() - w->faults;
-	w->ns = now_ns() - w->ns;
+	w->ns = cow_now_ns() - w->ns;
 }
 
 static void *writer_thread(void *arg)

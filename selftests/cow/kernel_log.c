@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -114,10 +113,7 @@ static int wait_for_lines(int fd)
 
 static long long now_ms(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000LL + ts.tv_nsec / 1000000;
+	return cow_now_ns() / 1000000;
 }
 
 /* Not for an interval of 0, and not while the timing is off */

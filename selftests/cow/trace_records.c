@@ -353,15 +353,6 @@ TEST_F_TIMEOUT(trace_records, reuse_ahead_of_copy, TEST_TIMEOUT)
 	EXPECT_EQ(with_copy > 0, variant->ahead == COW_ADAPTIVE);
 }
 
-static int large_pages(const char *p)
-{
-	int i, nr = 0;
-
-	for (i = 0; i < PAGES; i++)
-		nr += !!(cow_page_flags(p + i * ps) & COW_KPF_COMPOUND);
-	return nr;
-}
-
 /* A record says how large the folio is that its pages were copied into. */
 TEST_F_TIMEOUT(trace_records, order_of_folios, TEST_TIMEOUT)
 {
@@ -380,7 +371,7 @@ TEST_F_TIMEOUT(trace_records, order_of_folios, TEST_TIMEOUT)
 	ASSERT_EQ(madvise(area, PAGES * ps, MADV_SEQUENTIAL), 0);
 	nr = record_writes(self->instance, area, &before, &after);
 	ASSERT_GT(nr, 0);
-	large = large_pages(area);
+	large = cow_large_pages(area, PAGES);
 	ASSERT_EQ(cow_child_end(&child), 0);
 	for (i = 0; i < nr; i++) {
 		const struct record *r = &records[i];
