@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# The kernel's own mm selftests for the gate. They are run on the base, too. Programs of
-# which not every test passes on the submission must have the same results there, test by
-# test; the others must have as many. The programs are those of the base; their time limits and arguments are in
-# fixtures/mm-selftests.
+# The kernel's own mm selftests for the gate. If a test of a program does not pass on the
+# submission, each of its tests must have the same result on the base; otherwise the number
+# of tests must be the same. The programs are those of the base; their time limits and
+# arguments are in fixtures/mm-selftests.
 
 . "$ROOT/scripts/gate/behaviour.sh"
 . "$ROOT/scripts/bench/bench.sh"
@@ -82,8 +82,8 @@ note_skipping_programs()
 	[ -z "$skipping" ] || note "$1: every test skips in this guest: $skipping"
 }
 
-# Programs that this kernel does not have, or that do not build here for want of a
-# library, are left out with a note or a warning.
+# Programs that this kernel does not have, or that do not build here because of
+# a missing library, are left out with a note or a warning.
 build_programs()
 {
 	local path seconds arguments dir name base out=$SCRATCH/programs headers=$BASE_DIR/selftests/build
@@ -235,7 +235,7 @@ run_on_base()
 }
 
 # timed_out_on_base PROGRAM: timeout's own status, or that of its signals. How far it
-# came tells nothing. (Only on the submission it is a difference like any other.)
+# got does not matter. (If only the submission times out, that is a difference like any other.)
 timed_out_on_base()
 {
 	grep -qsE "^$1: @status (124|137|143)$" "$RUNS/base.1"

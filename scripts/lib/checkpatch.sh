@@ -7,8 +7,8 @@
 # events, in every such header; the hooks in mm/cow.h that are to leave nothing
 # behind without the options must not use their arguments; and in programs it
 # asks for what only the kernel has, misreads 1e-8, the harness's macros and text
-# that is a test's input. A commit that a message names is none that our tree has:
-# its history begins with the base.
+# that is a test's input. Unknown commit IDs are ignored, as the tree's history begins
+# with the base.
 run_checkpatch()
 {
 	( cd "$K_TREE" && perl scripts/checkpatch.pl --strict --quiet --no-tree --no-summary \

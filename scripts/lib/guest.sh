@@ -28,7 +28,7 @@ accelerator()
 	esac
 }
 
-# Boots the kernel to its panic for want of an init; -no-reboot ends QEMU.
+# Boots until the kernel panics because there is no init; -no-reboot ends QEMU then.
 probe_kvm()
 {
 	local log
@@ -253,8 +253,8 @@ is_silent()
 	HUNG="$who printed nothing for ${limit}s"
 }
 
-# wait_guest DIR SECONDS: until it exits. After SECONDS it is stopped, and HUNG says why;
-# so it is after GUEST_SILENCE, and 5 s after a panic. Ends the ticker.
+# wait_guest DIR SECONDS: waits for the guest to exit. Stops it after SECONDS or GUEST_SILENCE
+# (HUNG says which), or 5 s after a panic. Ends the ticker.
 wait_guest()
 {
 	local dir=$1 end=$((SECONDS + $2)) panicked="" said="" looks=0

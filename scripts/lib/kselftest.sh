@@ -283,7 +283,7 @@ unknown_skips()
 check_filter_hit()
 {
 	[[ "${CHOSEN[*]}" != *:* ]] || [ -n "$WHY" ] || [ -s "$RESULTS" ] ||
-		die "no such test: ${CHOSEN[*]}; what there is: see $1 after a run of the whole program"
+		die "no such test: ${CHOSEN[*]}; run the whole program to list its tests: $1"
 }
 
 # show_failures LOG: the lines before each 'not ok', 40 at most

@@ -197,8 +197,8 @@ plain_tests()
 	[ "$status" -eq 0 ] && ! grep -q '^fail' "$COW_RESULTS"
 }
 
-# plain_on_two_nodes ARCH: the tests that need two NUMA nodes must not skip there, but for
-# that which waits for NUMA balancing
+# plain_on_two_nodes ARCH: the tests that need two NUMA nodes must run, except numa_hinting,
+# which depends on NUMA balancing
 plain_on_two_nodes()
 {
 	local own=$SCRATCH/two-nodes.results status=0 test tests hinting

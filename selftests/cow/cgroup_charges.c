@@ -713,7 +713,7 @@ static int moves_and_writes(struct cow_child *self, void *arg)
 	area = filled(NR_LIMITED);
 	if (!area || cow_child_idle(&c) || cow_child_send(self, 1))
 		return 2;
-	/* Now we are in the other one, and this one is no more. */
+	/* The parent has moved us and removed the old cgroup. */
 	if (cow_child_recv(self) != 1)
 		return 3;
 	read_counts(&before, sh->cgroup[1]);

@@ -271,8 +271,8 @@ FIXTURE_TEARDOWN_PARENT(child_exit)
 }
 
 /*
- * Has every write taken a fault, unless a page was seen to ahead of it? A kernel that
- * does not count those may have saved any but the first fault.
+ * Did every write fault, except to pages made writable ahead? A kernel that does not
+ * count those may have saved any but the first fault.
  */
 static bool faults_are_right(long faults, scenario happen, bool no_fault)
 {

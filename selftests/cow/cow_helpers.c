@@ -531,7 +531,7 @@ const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 t
 
 	if (access(THP_DIR "enabled", F_OK))
 		return "kernel without transparent huge pages";
-	/* Where they may not be changed, they may be right all the same. */
+	/* If they cannot be changed, they may already be right. */
 	cow_tweak(undo, THP_DIR "enabled", "madvise");
 	snprintf(path, sizeof(path), THP_DIR "hugepages-%zukB/enabled", pmd / 1024);
 	cow_tweak(undo, path, "inherit");

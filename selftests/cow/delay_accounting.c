@@ -47,8 +47,9 @@ FIXTURE_VARIANT_ADD(delay_accounting, adaptive) { .ahead = COW_ADAPTIVE };
 static bool clock_is_ticks(void)
 {
 	const unsigned long long end = cow_now_ns() + 50000000;
-	unsigned long long ran = 0;
+	unsigned long long ran;
 	FILE *f;
+	int ret;
 
 	while (cow_now_ns() < end)
 		;
@@ -56,10 +57,9 @@ static bool clock_is_ticks(void)
 	f = fopen("/proc/self/schedstat", "re");
 	if (!f)
 		return false;
-	if (fscanf(f, "%llu", &ran) != 1)
-		ran = 0;
+	ret = fscanf(f, "%llu", &ran);
 	fclose(f);
-	return ran && ran % 1000000 == 0;
+	return ret == 1 && ran % 1000000 == 0;
 }
 
 FIXTURE_SETUP(delay_accounting)

@@ -873,8 +873,8 @@ TEST_F_TIMEOUT(memory_advice, numa_hinting_huge, TEST_TIMEOUT)
  */
 
 /*
- * What is written to again is no page of KSM any more, also where nobody else maps it:
- * reclaim finds where it is mapped.
+ * After a write, a page is no longer a KSM page, and reclaim finds its mapping even if no
+ * other process maps it.
  */
 TEST_F_TIMEOUT(memory_advice, merged, TEST_TIMEOUT)
 {

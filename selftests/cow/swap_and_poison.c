@@ -328,7 +328,7 @@ static int without_all_swap(struct swaps *off)
 	return ret;
 }
 
-/* Whoever shares them, the pages come back from swap that is no more. */
+/* swapoff brings the pages back, however they are shared. */
 static int without_swap(struct work *work)
 {
 	int ret;

@@ -2,7 +2,8 @@
 /*
  * What the parts of cow_bench share
  *
- * A file calls only functions of files below it, the helpers and libc:
+ * A file names only functions of files below it, the helpers and libc (a workload
+ * brings its own functions, as pointers in its struct):
  *
  * cow_bench.c            plan: options, cases, settings; the supervisor
  * cow_bench_report.c     report: rows, for people and as JSON

@@ -44,9 +44,9 @@ __u64 bench_since(__u64 start, __u64 end)
 }
 
 /*
- * Until a timer interrupt has just been: that clock only moves with them. So
- * what is short has none, and what is long as many each time. Not for ever:
- * a CPU may have none.
+ * Wait for a timer interrupt, which alone moves that clock, so that short
+ * measurements contain none and long ones equally many. The wait is bounded,
+ * as a CPU may have no tick.
  */
 void bench_await_tick(void)
 {

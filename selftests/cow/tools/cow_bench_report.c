@@ -144,7 +144,7 @@ static void json_cdf(const struct bench_result *res)
 	putchar(']');
 }
 
-/* Per cent, and the time that so many do not exceed; empty: unknown */
+/* Each percentile and its value; empty: unknown */
 static void json_percentiles(const char *key, const struct cow_hist *h)
 {
 	static const double percent[] = { 0, 1, 10, 25, 50, 75, 90, 95, 99,
