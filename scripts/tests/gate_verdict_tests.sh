@@ -199,7 +199,11 @@ test_gate_kcidb()
 	assert [test["status"] for data in files for test in data["tests"]] == ["PASS", "PASS", "FAIL"], files
 	assert files[1]["tests"][0]["path"] == "cow.gate.form-applies", files[1]
 	END
-	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json"
+	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json" || return
+	# nor does it pass if only other checks are asked for
+	fake_check form-other '#' 0 ':'
+	box gate --base 6.12 --only form-other --series "$mails" && want_status 1 &&
+	want_output '^FAIL form-applies' && want_output '^SKIP form-other .*: the series does not apply'
 }
 
 # With one patch, the checks of each patch are skipped: those of the whole do the same.
