@@ -224,11 +224,12 @@ is_for_tree()
 # The tree that mutants are applied to, and a test in it
 #
 
-# The copy follows the prepared tree's commits; its builds lie beside it.
+# prepare_mutant_tree NAME: the copy follows the prepared tree's commits; its builds lie
+# beside it.
 prepare_mutant_tree()
 {
 	local head
-	M_DIR=$K_DIR/mutant
+	M_DIR=$K_DIR/$1
 	M_TREE=$M_DIR/tree
 	head=$(kgit -C "$K_TREE" rev-parse HEAD)
 	lay_out_once "the mutants' tree" "$M_DIR" "$head"
