@@ -714,6 +714,22 @@ TEST_F_TIMEOUT(adaptive, waste_is_bounded, TEST_TIMEOUT)
 	}
 }
 
+/* Linux 6.12 copies pages of a large folio that nobody else maps; later ones reuse them. */
+TEST_F_TIMEOUT(adaptive, large_folios_of_one_process, TEST_TIMEOUT)
+{
+	if (!folios)
+		SKIP(return, "pages of their own");
+	share(_metadata, NR, 0, MADV_HUGEPAGE, true);
+	if (cow_large_pages(area, NR) < NR)
+		SKIP(return, "got no large folios");
+	order_upward(NR);
+	write_pages(_metadata, NR);
+	EXPECT_LE(10 * cost.v[COW_FAULTS], NR)
+		log_cost(_metadata);
+	check_content(_metadata, NR);
+	unshare(_metadata, true);
+}
+
 /*
  * A clean PTE marks an unused copy. No data may be lost because of it.
  */
