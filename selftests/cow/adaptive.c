@@ -719,6 +719,8 @@ TEST_F_TIMEOUT(adaptive, large_folios_of_one_process, TEST_TIMEOUT)
 {
 	if (!folios)
 		SKIP(return, "pages of their own");
+	if (!cow_hw_dirty())
+		SKIP(return, "this CPU does not set dirty bits");
 	share(_metadata, NR, 0, MADV_HUGEPAGE, true);
 	if (cow_large_pages(area, NR) < NR)
 		SKIP(return, "got no large folios");
