@@ -73,13 +73,15 @@ static bool is_null(const char *key)
 	return !strncmp(value_of(key), "null,", 5);
 }
 
-/* Null is possible where frames are compared: swapping moves pages, too. */
+/* Null is possible where frames are compared as nobody counts: swapping moves pages, too. */
 static bool is_count(const char *key, long count)
 {
 	char text[32];
 
 	snprintf(text, sizeof(text), "%ld,", count);
-	return is_null(key) || !strncmp(value_of(key), text, strlen(text));
+	if (is_null(key))
+		return !cow_counting();
+	return !strncmp(value_of(key), text, strlen(text));
 }
 
 /* The first negative number of any row; what is left without copying may be one. */

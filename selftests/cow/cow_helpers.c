@@ -285,12 +285,17 @@ static void __attribute__((constructor)) end_rseq(void)
 #endif
 }
 
-/* Their hints add faults, and a page that is being migrated has a reference more. */
-static void stop_numa_balancing(struct cow_undo *undo)
+/*
+ * No hints of NUMA balancing, which add faults, and no compaction unless memory is short:
+ * a page that is being migrated has a reference more, and then another frame.
+ */
+static void stop_migration(struct cow_undo *undo)
 {
 	undo->nr = 0;
-	if (cow_may_change())
-		cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
+	if (!cow_may_change())
+		return;
+	cow_tweak(undo, "/proc/sys/kernel/numa_balancing", "0");
+	cow_tweak(undo, "/proc/sys/vm/compaction_proactiveness", "0");
 }
 
 /* No test copies more pages than that. */
@@ -330,7 +335,7 @@ const char *cow_setup(struct cow_settings *saved, int ahead, unsigned int flags)
 	const char *reason;
 
 	saved->valid = false;
-	stop_numa_balancing(&saved->quiet);
+	stop_migration(&saved->quiet);
 	reason = cow_missing();
 	if (reason && any_kernel)
 		return NULL;

@@ -472,11 +472,30 @@ static void *run_thread(void *arg)
 	return NULL;
 }
 
+static void judge(int status)
+{
+	/* SIGKILL: its parent has ended, or it is out of memory. */
+	if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+		fail("a child was killed", 0, 0, WTERMSIG(status));
+	else if (WIFEXITED(status) && WEXITSTATUS(status))
+		fail("a child failed", 0, 0, WEXITSTATUS(status));
+}
+
+static void reap(int *children, bool all)
+{
+	int status;
+
+	while (*children > 0 && waitpid(-1, &status, all ? 0 : WNOHANG) > 0) {
+		(*children)--;
+		judge(status);
+	}
+}
+
 /* A child: alone with what it has inherited, for some time */
 static int run_child(__u64 rnd)
 {
 	struct thread t = { .rnd = rnd };
-	int i, ops = cow_rand(&t.rnd) % 24;
+	int i, status, ops = cow_rand(&t.rnd) % 24;
 	pid_t pid;
 
 	alone = true;
@@ -497,24 +516,10 @@ static int run_child(__u64 rnd)
 		while (pid > 0 && i++ < 32 && !over())
 			if (!do_op(&t))
 				return 1;
-		if (pid > 0 && cow_rand(&t.rnd) % 4)
-			waitpid(pid, NULL, 0);
+		if (pid > 0 && cow_rand(&t.rnd) % 4 && waitpid(pid, &status, 0) == pid)
+			judge(status);
 	}
 	return !check_all("a wrong page at the end");
-}
-
-static void reap(int *children, bool all)
-{
-	int status;
-
-	while (*children > 0 && waitpid(-1, &status, all ? 0 : WNOHANG) > 0) {
-		(*children)--;
-		/* SIGKILL: its parent has ended, or it is out of memory. */
-		if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-			fail("a child was killed", 0, 0, WTERMSIG(status));
-		else if (WIFEXITED(status) && WEXITSTATUS(status))
-			fail("a child failed", 0, 0, WEXITSTATUS(status));
-	}
 }
 
 /* A process with threads, that forks as well */

@@ -32,6 +32,15 @@ const char *no_kernel(void)
 	return getenv("COW_ANY_KERNEL") ? NULL : cow_missing();
 }
 
+/* Signals that whoever runs the tests ignores (nohup, a job of a script) end cowstat here. */
+static __attribute__((constructor)) void default_signals(void)
+{
+	signal(SIGHUP, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGQUIT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+}
+
 /*
  * The folder that takes the place of /proc
  */

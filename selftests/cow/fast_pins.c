@@ -230,6 +230,31 @@ TEST_F_TIMEOUT(fast_pins, not_collapsed, TEST_TIMEOUT)
 	ASSERT_EQ(0, unpin());
 }
 
+/* MADV_FREE lets reclaim drop pages, but not while they are pinned. */
+TEST_F_TIMEOUT(fast_pins, lazily_freed, TEST_TIMEOUT)
+{
+	char *p, *buf = cow_map(NR_PINNED * ps, 0);
+
+	ASSERT_NE(NULL, buf);
+	cow_fill(buf, NR_PINNED * ps, OLD);
+	ASSERT_EQ(0, cow_pin_cpu());
+	p = map_small();
+	ASSERT_NE(NULL, p);
+	if (madvise(p, NR * ps, MADV_FREE))
+		SKIP(return, "MADV_FREE: %s", strerror(errno));
+	/* The mark waits in a batch, too. */
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, pin(p + FIRST_PINNED * ps, NR_PINNED, FOR_WRITING));
+	madvise(p, NR * ps, MADV_PAGEOUT);
+	if (!cow_is_zero(p, FIRST_PINNED * ps)) {
+		unpin();
+		SKIP(return, "pages that are not pinned were not dropped either");
+	}
+	cow_fill(p, NR * ps, NEW);
+	expect_same(_metadata, p, buf);
+	ASSERT_EQ(0, unpin());
+}
+
 /*
  * A fork that has just looked for pins, and is about to write-protect the page: a pin that
  * comes between fails, and waits for mmap_lock. That time is long for the last page of a

@@ -732,6 +732,92 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_fork, TEST_TIMEOUT)
 	EXPECT_EQ(-1, wrong_soft_dirty());
 }
 
+static void write_protect_and_back(struct __test_metadata *_metadata)
+{
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
+}
+
+/* The same for mprotect(), which takes them together as well */
+TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_mprotect, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, NO_SOFT_DIRTY);
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	clear_soft_dirty(_metadata);
+	for (i = 1; i < pages; i += 2)
+		cow_touch(area + i * ps, 'w');
+	write_protect_and_back(_metadata);
+	EXPECT_EQ(-1, wrong_soft_dirty());
+	for (i = 0; i < pages; i += 2)
+		cow_touch(area + i * ps, 'w');
+	EXPECT_EQ(pages, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
+}
+
+static int keeps_all_but_first(struct cow_child *self, void *arg)
+{
+	int i;
+
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	for (i = 1; i < pages; i++)
+		if (!intact(area + i * ps, false, false))
+			return 1 + i;
+	return 0;
+}
+
+/* One page of the folio is ours alone, as it was not inherited: it is the only writable one. */
+TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_after_mprotect, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i, status;
+
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, madvise(area, ps, MADV_DONTFORK));
+	share_with(_metadata, keeps_all_but_first, NULL);
+	ASSERT_EQ(0, madvise(area, ps, MADV_DOFORK));
+	/* One mapping again, whose PTEs mprotect() takes together */
+	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
+	write_protect_and_back(_metadata);
+	for (i = 0; i < pages; i++)
+		cow_touch(area + i * ps, 'w');
+	EXPECT_EQ(-1, wrong_page(false, 0, pages));
+	status = cow_child_end(&child);
+	EXPECT_EQ(0, status)
+		TH_LOG("the child's page %d", status - 1);
+}
+
+/* No TLB entry allows a write after mprotect(), for any page of the folio. */
+TEST_F_TIMEOUT(huge_pages, mthp_read_only, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i, fd;
+
+	fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	/* The kernel writes there as well, with the same TLB entries. */
+	for (i = 0; i < pages; i++)
+		ASSERT_EQ(1, read(fd, area + i * ps, 1));
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	for (i = 0; i < pages; i++) {
+		EXPECT_EQ(-1, read(fd, area + i * ps, 1))
+			TH_LOG("page %d can be written to", i);
+		EXPECT_EQ(EFAULT, errno);
+	}
+	close(fd);
+}
+
 static int pins_and_writes(struct cow_child *self, void *flags)
 {
 	if (pin(*(__u32 *)flags))

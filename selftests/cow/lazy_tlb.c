@@ -138,7 +138,7 @@ TEST_F_TIMEOUT(lazy_tlb, not_interrupted, TEST_TIMEOUT)
 {
 	struct sleeper *s = &self->sleeper;
 	size_t ps = cow_page_size();
-	int round, page, quiet = 0;
+	int round, page, quiet = 0, noisy = 0;
 	struct cow_child child;
 	pthread_t thread;
 
@@ -153,13 +153,17 @@ TEST_F_TIMEOUT(lazy_tlb, not_interrupted, TEST_TIMEOUT)
 		ASSERT_TRUE(wait_until_asleep(s));
 		ASSERT_LE(0, s->cpu);
 		before = tlb_interrupts(s->cpu);
+		noisy += tlb_interrupts(s->cpu) != before;
+		before = tlb_interrupts(s->cpu);
 		for (page = 0; page < NR; page++)
 			cow_touch(p + page * ps, 'w');
 		quiet += tlb_interrupts(s->cpu) == before;
 		ASSERT_EQ(1, write(s->wake[1], round < ROUNDS - 1 ? "w" : "q", 1));
 	}
 	pthread_join(thread, NULL);
-	EXPECT_EQ(0, cow_child_end(&child));
+	ASSERT_EQ(0, cow_child_end(&child));
+	if (noisy >= ROUNDS / 4)
+		SKIP(return, "CPU %d runs programs that are interrupted as well", s->cpu);
 	/* Something else may run there for a moment, but not each time. */
 	EXPECT_LT(ROUNDS / 4, quiet)
 		TH_LOG("an idle CPU was interrupted in %d of %d rounds", ROUNDS - quiet, ROUNDS);

@@ -309,6 +309,41 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* Pages behind the first one move in one go with it, but those that are shared stay. */
+TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
+{
+	struct uffdio_move move = { .src = (uintptr_t)self->p, .len = NR * ps };
+	int i, fd, own = NR / 2;
+	const char *reason;
+	struct cow_child c;
+	char *to;
+
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	write_up(self->p, 0, own);
+	/* Others may have been copied ahead. */
+	while (own < NR && cow_pagemap(self->p + own * ps) & COW_PM_EXCLUSIVE)
+		own++;
+	ASSERT_GT(NR, own);
+	move.dst = (uintptr_t)to;
+	ASSERT_EQ(-1, ioctl(fd, UFFDIO_MOVE, &move));
+	EXPECT_EQ((long long)(own * ps), (long long)move.move);
+	for (i = 0; i < NR; i++) {
+		EXPECT_EQ(i < own, !!(cow_pagemap(to + i * ps) & COW_PM_PRESENT))
+			TH_LOG("page %d", i);
+		/* Nobody handles faults there. */
+		if (cow_pagemap(to + i * ps) & COW_PM_PRESENT)
+			cow_touch(to + i * ps, 'm');
+	}
+	EXPECT_EQ(-1, cow_check(self->p + own * ps, (NR - own) * ps, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
 TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
 {
 	const size_t len = cow_pmd_size();

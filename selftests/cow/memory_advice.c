@@ -584,6 +584,8 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 struct mover {
 	char *p;
 	int node[2];
+	int turns;		/* so far */
+	int moved;		/* pages */
 	int stop;
 };
 
@@ -602,6 +604,9 @@ static void *moves(void *arg)
 		}
 		syscall(__NR_move_pages, 0, (unsigned long)NR, page, to, status,
 			MPOL_MF_MOVE);
+		for (i = 0; i < NR; i++)
+			m->moved += status[i] == to[i];
+		__atomic_add_fetch(&m->turns, 1, __ATOMIC_RELEASE);
 	}
 	return NULL;
 }
@@ -624,6 +629,14 @@ TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving, TEST_TIMEOUT)
 	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
 	ASSERT_EQ(0, pthread_create(&thread, NULL, moves, &m));
+	/* There and back */
+	while (__atomic_load_n(&m.turns, __ATOMIC_ACQUIRE) < 2)
+		usleep(1000);
+	if (m.moved < NR) {
+		__atomic_store_n(&m.stop, 1, __ATOMIC_RELAXED);
+		pthread_join(thread, NULL);
+		SKIP(return, "the pages do not move between the nodes");
+	}
 	for (round = 0; round < rounds; round++) {
 		cow_fill(self->p, NR * ps, TAG);
 		ASSERT_EQ(0, cow_child_fork(&c, keeps, &area));

@@ -19,6 +19,7 @@
 #endif
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -455,6 +456,20 @@ TEST_F_TIMEOUT(secondary_mmu, zero_page, TEST_TIMEOUT)
 	write_mirrored(_metadata, m);
 }
 
+/* The first write replaces all of the huge zero page, if there is one. */
+TEST_F_TIMEOUT(secondary_mmu, huge_zero_page, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	const char *reason;
+
+	/* Allows huge pages */
+	reason = cow_map_huge(&self->undo, &m->area, cow_pmd_size(), OLD);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(madvise(m->area, cow_pmd_size(), MADV_DONTNEED), 0);
+	write_mirrored(_metadata, m);
+}
+
 TEST_F_TIMEOUT(secondary_mmu, private_file, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
@@ -639,6 +654,84 @@ TEST_F_TIMEOUT(secondary_mmu, migrated, TEST_TIMEOUT)
 	if (!move_to_another_node(m))
 		SKIP(return, "needs two NUMA nodes with memory");
 	check_replaced(_metadata, m);
+}
+
+/*
+ * Pages that the process gives up, protects or shares while the device may write to them
+ */
+
+/* The device has no entry left: it finds new pages, which are empty. */
+static void check_dropped(struct __test_metadata *_metadata, struct mirror *m)
+{
+	ASSERT_EQ(device_read(m->fd, m->area, m->buf, m->ps), PAGES)
+		TH_LOG("the device still has entries for pages that were freed");
+	EXPECT_TRUE(cow_is_zero(m->buf, PAGES * m->ps));
+}
+
+TEST_F_TIMEOUT(secondary_mmu, dropped, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = PAGES * m->ps;
+
+	write_by_device(_metadata, m);
+	ASSERT_EQ(madvise(m->area, len, MADV_DONTNEED), 0);
+	check_dropped(_metadata, m);
+	write_by_device(_metadata, m);
+	ASSERT_EQ(mmap(m->area, len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), m->area);
+	check_dropped(_metadata, m);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, protected, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = PAGES * m->ps;
+	unsigned int page;
+	const char *reason;
+	int uffd;
+
+	reason = cow_uffd_wp(&uffd, m->area, len, UFFD_FEATURE_WP_ASYNC);
+	if (reason)
+		SKIP(return, "%s", reason);
+	write_by_device(_metadata, m);
+	ASSERT_EQ(cow_uffd_protect(uffd, m->area, len, true), 0);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_NE(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP, 0);
+	EXPECT_GT(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP, 0)
+			TH_LOG("page %u was written to, and nobody was told", page);
+	close(uffd);
+	/* Nor may the device write where the process may not. */
+	ASSERT_EQ(mprotect(m->area, len, PROT_READ), 0);
+	EXPECT_EQ(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), -EPERM);
+}
+
+/* KSM shares equal pages: what the device writes to one is not in the others. */
+TEST_F_TIMEOUT(secondary_mmu, merged, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	unsigned int page, other;
+	size_t ps = m->ps;
+	long merged;
+
+	memset(m->buf, 'k', PAGES * ps);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	ASSERT_EQ(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	merged = cow_ksm_merge(&self->undo, m->area, PAGES * ps, PAGES);
+	if (merged < PAGES)
+		SKIP(return, "KSM has merged %ld pages", merged);
+	for (page = 0; page < PAGES; page++) {
+		fill(m->buf, ps, page, DEV);
+		ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area + page * ps,
+				     m->buf + page * ps, 1), 0);
+		for (other = page + 1; other < PAGES; other++)
+			ASSERT_EQ(cow_peek(m->area + other * ps), 'k')
+				TH_LOG("page %u has changed with page %u", other, page);
+	}
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(tag_of(m->area, ps, page), DEV)
+			TH_LOG("page %u", page);
 }
 
 /*
