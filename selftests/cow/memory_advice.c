@@ -582,33 +582,80 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 }
 
 struct mover {
-	char *p;
+	char *p;		/* NULL: nothing for the moment */
+	int nr;			/* small pages, or one huge page */
 	int node[2];
 	int turns;		/* so far */
-	int moved;		/* pages */
+	int moved[2];		/* of them, to each node */
 	int stop;
+	pthread_t thread;
 };
 
 /* To and fro between two nodes */
 static void *moves(void *arg)
 {
-	struct mover *m = arg;
 	int i, turn, to[NR], status[NR];
+	struct mover *m = arg;
 	void *page[NR];
+	char *p;
 
 	cow_leave_cpu();
 	for (turn = 0; !__atomic_load_n(&m->stop, __ATOMIC_RELAXED); turn ^= 1) {
-		for (i = 0; i < NR; i++) {
-			page[i] = m->p + i * ps;
-			to[i] = m->node[turn];
+		p = __atomic_load_n(&m->p, __ATOMIC_ACQUIRE);
+		if (!p) {
+			sched_yield();
+			continue;
 		}
-		syscall(__NR_move_pages, 0, (unsigned long)NR, page, to, status,
+		for (i = 0; i < m->nr; i++) {
+			page[i] = p + i * ps;
+			to[i] = m->node[turn];
+			status[i] = -1;
+		}
+		syscall(__NR_move_pages, 0, (unsigned long)m->nr, page, to, status,
 			MPOL_MF_MOVE);
-		for (i = 0; i < NR; i++)
-			m->moved += status[i] == to[i];
+		for (i = 0; i < m->nr; i++)
+			m->moved[turn] += status[i] == to[i];
 		__atomic_add_fetch(&m->turns, 1, __ATOMIC_RELEASE);
 	}
 	return NULL;
+}
+
+/* Have it move what is at p, and wait until it has done so, there and back. */
+static void start_moving(struct mover *m, char *p)
+{
+	int before = __atomic_load_n(&m->turns, __ATOMIC_ACQUIRE);
+
+	__atomic_store_n(&m->p, p, __ATOMIC_RELEASE);
+	while (__atomic_load_n(&m->turns, __ATOMIC_ACQUIRE) - before < 2)
+		usleep(100);
+}
+
+static bool has_moved(const struct mover *m)
+{
+	return m->moved[0] && m->moved[1];
+}
+
+static void stop_moving(struct mover *m)
+{
+	__atomic_store_n(&m->stop, 1, __ATOMIC_RELAXED);
+	pthread_join(m->thread, NULL);
+}
+
+/* Fork while the pages are being moved, and write to them. */
+static void fork_while_moving(struct __test_metadata *_metadata, char *p, int round)
+{
+	struct area area = { .p = p, .len = NR * ps };
+	struct cow_child c;
+	int i;
+
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, &area));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	for (i = 0; i < NR; i++)
+		cow_touch(p + i * ps, 'w');
+	for (i = 0; i < NR; i++)
+		ASSERT_EQ('w', cow_peek(p + i * ps));
+	ASSERT_EQ(0, cow_child_end(&c))
+		TH_LOG("the child sees what was written, round %d", round);
 }
 
 /*
@@ -617,39 +664,54 @@ static void *moves(void *arg)
  */
 TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving, TEST_TIMEOUT)
 {
-	struct area area = { .p = self->p, .len = NR * ps };
-	struct mover m = { .p = self->p };
+	struct mover m = { .nr = NR };
 	const int rounds = 150;
-	pthread_t thread;
-	struct cow_child c;
-	int i, round;
+	int round;
 
 	if (find_nodes(m.node) < 2)
 		SKIP(return, "fewer than two NUMA nodes with memory");
 	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
-	ASSERT_EQ(0, pthread_create(&thread, NULL, moves, &m));
-	/* There and back */
-	while (__atomic_load_n(&m.turns, __ATOMIC_ACQUIRE) < 2)
-		usleep(1000);
-	if (m.moved < NR) {
-		__atomic_store_n(&m.stop, 1, __ATOMIC_RELAXED);
-		pthread_join(thread, NULL);
-		SKIP(return, "the pages do not move between the nodes");
-	}
-	for (round = 0; round < rounds; round++) {
+	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
+	start_moving(&m, self->p);
+	for (round = 0; has_moved(&m) && round < rounds; round++) {
 		cow_fill(self->p, NR * ps, TAG);
-		ASSERT_EQ(0, cow_child_fork(&c, keeps, &area));
-		ASSERT_EQ(1, cow_child_recv(&c));
-		for (i = 0; i < NR; i++)
-			cow_touch(self->p + i * ps, 'w');
-		for (i = 0; i < NR; i++)
-			EXPECT_EQ('w', cow_peek(self->p + i * ps));
-		ASSERT_EQ(0, cow_child_end(&c))
-			TH_LOG("the child sees what was written, round %d", round);
+		fork_while_moving(_metadata, self->p, round);
 	}
-	__atomic_store_n(&m.stop, 1, __ATOMIC_RELAXED);
-	pthread_join(thread, NULL);
+	stop_moving(&m);
+	if (!has_moved(&m))
+		SKIP(return, "the pages do not move between the nodes");
+}
+
+/* The same with a huge page: a new one each time, as the write splits it */
+TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_huge, TEST_TIMEOUT)
+{
+	const char *reason = NULL;
+	struct mover m = { .nr = 1 };
+	const int rounds = 40;
+	int round;
+	char *p;
+
+	if (find_nodes(m.node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (cow_nr_cpus() < 2)
+		SKIP(return, "needs two CPUs");
+	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
+	for (round = 0; !reason && round < rounds; round++) {
+		reason = cow_map_huge(&self->undo, &p, cow_pmd_size(), TAG);
+		if (reason)
+			break;
+		start_moving(&m, p);
+		if (!has_moved(&m))
+			reason = "the huge page does not move between the nodes";
+		else
+			fork_while_moving(_metadata, p, round);
+		__atomic_store_n(&m.p, NULL, __ATOMIC_RELEASE);
+		cow_unmap(p, cow_pmd_size());
+	}
+	stop_moving(&m);
+	if (reason)
+		SKIP(return, "%s", reason);
 }
 
 /* A huge page that is shared migrates as a whole, and is still nobody's own. */
