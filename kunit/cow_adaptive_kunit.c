@@ -274,6 +274,43 @@ static void adaptive_walk(struct kunit *test)
 	cowt_expect_anon_mapped(test, NR_PAGES);
 }
 
+struct table_end_case {
+	const char *desc;
+	unsigned int pos;
+	u64 demand;
+	u64 want;
+};
+
+/* Page 32 is the first of a page table. */
+static const struct table_end_case table_end_cases[] = {
+	{ "first PTE", 32, PAGES(29, 31), BIT_ULL(33) },
+	{ "second PTE", 33, PAGES(29, 32), BIT_ULL(34) },
+	{ "last PTE", 31, PAGES(32, 34), BIT_ULL(30) },
+	{ "last PTE but one", 30, PAGES(31, 34), BIT_ULL(29) },
+};
+
+KUNIT_ARRAY_PARAM_DESC(table_end, table_end_cases, desc);
+
+/* The run goes on in the page table next to it: nothing is read beyond the end of one. */
+static void adaptive_at_table_end(struct kunit *test)
+{
+	const struct table_end_case *c = test->param_value;
+	struct fixture *f = test->priv;
+
+	if ((f->base ^ (f->base + PMD_SIZE)) & PUD_MASK)
+		kunit_skip(test, "the two page tables belong to different tables of PMDs");
+	cowt_set_adaptive(test, COW_PRECOPY_MAX_PAGES, true);
+	cowt_look_at(test, PTRS_PER_PTE - 32);
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, c->demand);
+	cowt_note(test);
+	cowt_write_fault(test, c->pos);
+	cowt_expect_clean(test, c->want, true);
+	cowt_expect_region(test, c->want | BIT_ULL(c->pos));
+	cowt_expect_counts(test, 1, COW_SKIP_NONE, 0);
+}
+
 /* Nothing is copied ahead if the sysctl or the VMA forbids it, or for other faults. */
 static void adaptive_switched_off(struct kunit *test)
 {
@@ -933,6 +970,7 @@ static struct kunit_case cow_adaptive_cases[] = {
 	KUNIT_CASE_PARAM(chooses, adaptive_gen_params),
 	KUNIT_CASE_PARAM(chooses_no_hw_dirty, adaptive_gen_params),
 	KUNIT_CASE_PARAM(adaptive_walk, walk_gen_params),
+	KUNIT_CASE_PARAM(adaptive_at_table_end, table_end_gen_params),
 	KUNIT_CASE(adaptive_switched_off),
 	KUNIT_CASE_PARAM(adaptive_vma_refuses, refused_gen_params),
 	KUNIT_CASE_PARAM(adaptive_no_plain_write, flags_gen_params),

@@ -149,6 +149,9 @@ static void expect_folio(struct kunit *test, unsigned int at, u64 copied)
 
 	f->large = copied;
 	expect_pages(test, at, copied);
+	/* This page is in use already. */
+	KUNIT_EXPECT_TRUE(test, pte_young(cowt_read_pte(test, current->mm,
+							cowt_page_addr(test, at))));
 }
 
 static struct folio *folio_at(struct kunit *test, unsigned int i)

@@ -344,6 +344,31 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* The same for pages in swap, which both processes may bring back */
+TEST_F_TIMEOUT(mapping_changes, shared_swap_not_moved, TEST_TIMEOUT)
+{
+	const char *reason;
+	struct cow_child c;
+	char *to;
+	int i, fd;
+
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0 || !cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(0, share(&c, self->p, NR));
+	ASSERT_EQ(NR, cow_swapped(self->p, NR));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+			TH_LOG("page %d", i);
+	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
 TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
 {
 	const size_t len = cow_pmd_size();
@@ -402,6 +427,27 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved, TEST_TIMEOUT)
 		EXPECT_NE(0, cow_pagemap(to + i * ps) & COW_PM_SOFT_DIRTY)
 			TH_LOG("page %d", i);
 	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_in_swap, TEST_TIMEOUT)
+{
+	char *to;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0 || !cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	to = cow_map(NR * ps, 0);
+	ASSERT_NE(NULL, to);
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
+			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	ASSERT_EQ(NR, cow_swapped(to, NR));
+	for (i = 0; i < NR; i++)
+		EXPECT_NE(0, cow_pagemap(to + i * ps) & COW_PM_SOFT_DIRTY)
+			TH_LOG("page %d", i);
+	EXPECT_EQ(-1, cow_check(to, NR * ps, TAG));
 }
 
 /* What tells the range in the middle from the others */

@@ -168,6 +168,103 @@ TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
 }
 
 /*
+ * A lazily freed page that was written to since must not be dropped. Only its PTE is dirty
+ * then: a fork, a split, or a migration has to keep that.
+ */
+#define WRITTEN		5	/* this page; the last one shows that reclaim drops pages */
+
+struct freed {
+	char *p;
+	size_t len;
+};
+
+static bool free_and_write(const struct freed *freed)
+{
+	if (madvise(freed->p, freed->len, MADV_FREE) || cow_drain_lru())
+		return false;
+	cow_touch(freed->p + WRITTEN * ps, 'w');
+	return true;
+}
+
+#define NOT_DROPPED	100
+
+/* 0 if what was written is there after reclaim, or NOT_DROPPED if nothing was reclaimed */
+static int reclaim_freed(const struct freed *freed)
+{
+	const char *page = freed->p + WRITTEN * ps;
+
+	madvise(freed->p, freed->len, MADV_PAGEOUT);
+	if (!cow_is_zero(freed->p + freed->len - ps, ps))
+		return NOT_DROPPED;
+	if (cow_peek(page) != 'w')
+		return 1;
+	return cow_check(page + sizeof(__u64), ps - sizeof(__u64), TAG) == -1 ? 0 : 2;
+}
+
+/* After the parent has unmapped the pages */
+static int reclaims_freed(struct cow_child *self, void *arg)
+{
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 3;
+	return reclaim_freed(arg);
+}
+
+static int fork_freed(struct __test_metadata *_metadata, const struct freed *freed)
+{
+	struct cow_child c;
+
+	ASSERT_TRUE(free_and_write(freed));
+	ASSERT_EQ(0, cow_child_fork(&c, reclaims_freed, (void *)freed));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, madvise(freed->p, freed->len, MADV_DONTNEED));
+	return cow_child_end(&c);
+}
+
+TEST_F_TIMEOUT(memory_advice, freed_and_written_before_fork, TEST_TIMEOUT)
+{
+	struct freed freed = { .p = self->p, .len = NR * ps };
+	int ret = fork_freed(_metadata, &freed);
+
+	if (ret == NOT_DROPPED)
+		SKIP(return, "freed pages are not dropped");
+	EXPECT_EQ(0, ret);
+}
+
+/* PTEs of a folio of 64 kB, which a fork takes together; another folio is dropped */
+TEST_F_TIMEOUT(memory_advice, freed_mthp_and_written_before_fork, TEST_TIMEOUT)
+{
+	struct freed freed = { .len = 2 * 65536 };
+	const char *reason;
+	int ret;
+
+	reason = cow_map_mthp(&self->undo, &freed.p, freed.len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ret = fork_freed(_metadata, &freed);
+	if (ret == NOT_DROPPED)
+		SKIP(return, "freed pages are not dropped");
+	EXPECT_EQ(0, ret);
+}
+
+TEST_F_TIMEOUT(memory_advice, freed_and_written_before_split, TEST_TIMEOUT)
+{
+	struct freed freed = { .len = 2 * cow_pmd_size() };
+	const char *reason;
+	int ret;
+
+	reason = cow_map_huge(&self->undo, &freed.p, freed.len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_TRUE(free_and_write(&freed));
+	ASSERT_EQ(0, mprotect(freed.p, ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(freed.p, ps, PROT_READ | PROT_WRITE));
+	ret = reclaim_freed(&freed);
+	if (ret == NOT_DROPPED)
+		SKIP(return, "freed pages are not dropped");
+	EXPECT_EQ(0, ret);
+}
+
+/*
  * MADV_WIPEONFORK and MADV_DONTFORK, for the pages in the middle
  */
 
@@ -579,6 +676,24 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ('v', cow_peek(self->p + i * ps));
 	EXPECT_EQ(0, cow_child_end(&c));
+}
+
+TEST_F_TIMEOUT(memory_advice, numa_freed_and_written, TEST_TIMEOUT)
+{
+	struct freed freed = { .p = self->p, .len = NR * ps };
+	int ret, node[2];
+
+	if (find_nodes(node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (!move_to(self->p, node[0]))
+		SKIP(return, "not enough free memory on node %d", node[0]);
+	ASSERT_TRUE(free_and_write(&freed));
+	if (!move_to(self->p, node[1]))
+		SKIP(return, "freed pages do not migrate");
+	ret = reclaim_freed(&freed);
+	if (ret == NOT_DROPPED)
+		SKIP(return, "freed pages are not dropped");
+	EXPECT_EQ(0, ret);
 }
 
 struct mover {
