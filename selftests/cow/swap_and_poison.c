@@ -434,43 +434,6 @@ static int round_of_copies(struct work *work)
 								PARENT_IS_WRONG;
 }
 
-static int reads_first(struct cow_child *self, void *arg)
-{
-	struct work *work = arg;
-
-	if (cow_child_send(self, 1) || cow_child_recv(self) != 2)
-		return 1;
-	if (!content_is_right(work->p, no_page, 0))
-		return 2;
-	if (cow_child_send(self, 3) || cow_child_recv(self) != -EPIPE)
-		return 3;
-	return content_is_right(work->p, no_page, 0) ? 0 : 4;
-}
-
-/*
- * The child brings the pages back. Then the parent maps them, too, and reclaim has to find
- * both mappings.
- */
-static int round_of_child_first(struct work *work)
-{
-	struct cow_child c;
-
-	cow_fill(work->p, NR * ps, TAG);
-	if (cow_child_fork(&c, reads_first, work) || cow_child_recv(&c) != 1)
-		return NO_CHILD;
-	if (!swap_out(work->cgroup, work->p))
-		return NOT_SWAPPED;
-	if (cow_child_send(&c, 2) || cow_child_recv(&c) != 3)
-		return CHILD_IS_WRONG;
-	if (!content_is_right(work->p, no_page, 0))
-		return PARENT_IS_WRONG;
-	if (!swap_out(work->cgroup, work->p))
-		return NOT_RECLAIMED;
-	if (cow_child_end(&c))
-		return CHILD_IS_WRONG;
-	return content_is_right(work->p, no_page, 0) ? FINE : PARENT_IS_WRONG;
-}
-
 /* The child has exited: the pages are read back from swap, then written. */
 static int round_after_child(struct work *work)
 {
@@ -754,11 +717,6 @@ TEST_F_TIMEOUT(swap_and_poison, swapoff_of_heirs, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, copies, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self, round_of_copies);
-}
-
-TEST_F_TIMEOUT(swap_and_poison, brought_back_by_child, TEST_TIMEOUT)
-{
-	with_swap(_metadata, self, round_of_child_first);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
