@@ -274,6 +274,19 @@ static void adaptive_walk(struct kunit *test)
 	cowt_expect_anon_mapped(test, NR_PAGES);
 }
 
+/* Of the region, the pages @demand were written; a fault at @pos copies @want ahead. */
+static void fault_beside(struct kunit *test, u64 demand, unsigned int pos, u64 want)
+{
+	cowt_populate(test, ALL_PAGES);
+	cowt_share(test);
+	cowt_demand(test, demand);
+	cowt_note(test);
+	cowt_write_fault(test, pos);
+	cowt_expect_clean(test, want, true);
+	cowt_expect_region(test, want | BIT_ULL(pos));
+	cowt_expect_counts(test, hweight64(want), COW_SKIP_NONE, 0);
+}
+
 struct table_end_case {
 	const char *desc;
 	unsigned int pos;
@@ -301,14 +314,7 @@ static void adaptive_at_table_end(struct kunit *test)
 		kunit_skip(test, "the two page tables belong to different tables of PMDs");
 	cowt_set_adaptive(test, COW_PRECOPY_MAX_PAGES, true);
 	cowt_look_at(test, PTRS_PER_PTE - 32);
-	cowt_populate(test, ALL_PAGES);
-	cowt_share(test);
-	cowt_demand(test, c->demand);
-	cowt_note(test);
-	cowt_write_fault(test, c->pos);
-	cowt_expect_clean(test, c->want, true);
-	cowt_expect_region(test, c->want | BIT_ULL(c->pos));
-	cowt_expect_counts(test, 1, COW_SKIP_NONE, 0);
+	fault_beside(test, c->demand, c->pos, c->want);
 }
 
 /* Nothing is copied ahead if the sysctl or the VMA forbids it, or for other faults. */
@@ -406,14 +412,7 @@ static void adaptive_vma_edge(struct kunit *test)
 	else
 		cowt_map_fixed(test, f->base, edge - f->base, MAP_NORESERVE);
 	cowt_set_adaptive(test, WINDOW, true);
-	cowt_populate(test, ALL_PAGES);
-	cowt_share(test);
-	cowt_demand(test, c->demand);
-	cowt_note(test);
-	cowt_write_fault(test, c->pos);
-	cowt_expect_clean(test, c->want, true);
-	cowt_expect_region(test, c->want | BIT_ULL(c->pos));
-	cowt_expect_counts(test, hweight64(c->want), COW_SKIP_NONE, 0);
+	fault_beside(test, c->demand, c->pos, c->want);
 }
 
 /* Windows of the tests of races; ODD is in the middle of each. */

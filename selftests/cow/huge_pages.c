@@ -376,14 +376,19 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_split, TEST_TIMEOUT)
 	expect_child_kept(_metadata);
 }
 
+static void write_protect_and_back(struct __test_metadata *_metadata)
+{
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
+}
+
 /* Read-only and back: the first write is still reported. */
 TEST_F_TIMEOUT(huge_pages, soft_dirty_after_mprotect, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
 		SKIP(return, NO_SOFT_DIRTY);
 	clear_soft_dirty(_metadata);
-	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
-	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
+	write_protect_and_back(_metadata);
 	EXPECT_EQ(0, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
 	cow_touch(area + FIRST * ps, 'w');
 	EXPECT_TRUE(soft_dirty_is_right());
@@ -703,6 +708,16 @@ static int wrong_soft_dirty(void)
 	return -1;
 }
 
+static void write_odd_pages(struct __test_metadata *_metadata)
+{
+	int i;
+
+	clear_soft_dirty(_metadata);
+	for (i = 1; i < pages; i += 2)
+		cow_touch(area + i * ps, 'w');
+	ASSERT_EQ(-1, wrong_soft_dirty());
+}
+
 static int inherits_odd_bits(struct cow_child *self, void *arg)
 {
 	(void)self;
@@ -714,28 +729,19 @@ static int inherits_odd_bits(struct cow_child *self, void *arg)
 TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_fork, TEST_TIMEOUT)
 {
 	const char *reason;
-	int i, status;
+	int status;
 
 	if (!cow_soft_dirty_works())
 		SKIP(return, NO_SOFT_DIRTY);
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
-	clear_soft_dirty(_metadata);
-	for (i = 1; i < pages; i += 2)
-		cow_touch(area + i * ps, 'w');
-	ASSERT_EQ(-1, wrong_soft_dirty());
+	write_odd_pages(_metadata);
 	ASSERT_EQ(0, cow_child_fork(&child, inherits_odd_bits, NULL));
 	status = cow_child_wait(&child);
 	EXPECT_EQ(0, status)
 		TH_LOG("the child's page %d", status - 1);
 	EXPECT_EQ(-1, wrong_soft_dirty());
-}
-
-static void write_protect_and_back(struct __test_metadata *_metadata)
-{
-	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
-	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ | PROT_WRITE));
 }
 
 /* The same for mprotect(), which takes them together as well */
@@ -749,9 +755,7 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_mprotect, TEST_TIMEOUT)
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
-	clear_soft_dirty(_metadata);
-	for (i = 1; i < pages; i += 2)
-		cow_touch(area + i * ps, 'w');
+	write_odd_pages(_metadata);
 	write_protect_and_back(_metadata);
 	EXPECT_EQ(-1, wrong_soft_dirty());
 	for (i = 0; i < pages; i += 2)

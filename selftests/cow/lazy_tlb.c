@@ -148,13 +148,13 @@ TEST_F_TIMEOUT(lazy_tlb, not_interrupted, TEST_TIMEOUT)
 	ASSERT_EQ(0, pthread_create(&thread, NULL, sleep_elsewhere, s));
 	for (round = 0; round < ROUNDS; round++) {
 		char *p = self->area + round * NR * ps;
-		long before;
+		long idle, before;
 
 		ASSERT_TRUE(wait_until_asleep(s));
 		ASSERT_LE(0, s->cpu);
+		idle = tlb_interrupts(s->cpu);
 		before = tlb_interrupts(s->cpu);
-		noisy += tlb_interrupts(s->cpu) != before;
-		before = tlb_interrupts(s->cpu);
+		noisy += before != idle;
 		for (page = 0; page < NR; page++)
 			cow_touch(p + page * ps, 'w');
 		quiet += tlb_interrupts(s->cpu) == before;

@@ -73,6 +73,12 @@ FIXTURE_TEARDOWN_PARENT(mapping_changes)
 	cow_restore(&self->saved);
 }
 
+static bool have_swap(void)
+{
+	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
+	       4 * NR * (long)ps;
+}
+
 struct memory {
 	char *p;
 	int nr;
@@ -274,6 +280,26 @@ static int move_pages_of(int fd, char *to, char *from, size_t len)
 	return ioctl(fd, UFFDIO_MOVE, &move) ? -errno : 0;
 }
 
+/* Where userfaultfd moves pages to: NULL, or the reason why it cannot */
+static const char *map_target(struct __test_metadata *_metadata, char **to, int *fd,
+			      size_t len, size_t align)
+{
+	*to = cow_map(len, align);
+	ASSERT_NE(NULL, *to);
+	return cow_uffd_missing(fd, *to, len, UFFD_FEATURE_MOVE);
+}
+
+/* None of the pages, as another process has them, too */
+static void expect_not_moved(struct __test_metadata *_metadata, int fd, char *to, char *from)
+{
+	int i;
+
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, from + i * ps, ps))
+			TH_LOG("page %d", i);
+	EXPECT_EQ(-1, cow_check(from, NR * ps, TAG));
+}
+
 /* A page is writable where userfaultfd has moved it: so that is refused while it is shared. */
 TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
 {
@@ -282,16 +308,11 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
 	char *to;
 	int i, fd;
 
-	to = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, to);
-	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, self->p, NR));
-	for (i = 0; i < NR; i++)
-		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
-			TH_LOG("page %d", i);
-	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+	expect_not_moved(_metadata, fd, to, self->p);
 	/* Our own copy */
 	write_up(self->p, 0, 1);
 	EXPECT_EQ(0, move_pages_of(fd, to, self->p, ps));
@@ -318,9 +339,7 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
 	struct cow_child c;
 	char *to;
 
-	to = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, to);
-	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, self->p, NR));
@@ -350,21 +369,16 @@ TEST_F_TIMEOUT(mapping_changes, shared_swap_not_moved, TEST_TIMEOUT)
 	const char *reason;
 	struct cow_child c;
 	char *to;
-	int i, fd;
+	int fd;
 
-	to = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, to);
-	reason = cow_uffd_missing(&fd, to, NR * ps, UFFD_FEATURE_MOVE);
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0 || !cow_page_out(self->p, NR))
+	if (!have_swap() || !cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	ASSERT_EQ(NR, cow_swapped(self->p, NR));
-	for (i = 0; i < NR; i++)
-		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
-			TH_LOG("page %d", i);
-	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+	expect_not_moved(_metadata, fd, to, self->p);
 	EXPECT_EQ(0, cow_child_end(&c));
 	close(fd);
 }
@@ -380,11 +394,9 @@ TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
 	reason = cow_map_huge(&self->undo, &huge, len, TAG);
 	if (reason)
 		SKIP(return, "%s", reason);
-	to = cow_map(len, len);
-	ASSERT_NE(NULL, to);
 	saved = cow_map(len, 0);
 	ASSERT_NE(NULL, saved);
-	reason = cow_uffd_missing(&fd, to, len, UFFD_FEATURE_MOVE);
+	reason = map_target(_metadata, &to, &fd, len, len);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, huge, len / ps));
@@ -439,7 +451,7 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_in_swap, TEST_TIMEOUT)
 	saved = cow_map(NR * ps, 0);
 	ASSERT_NE(NULL, saved);
 	memcpy(saved, self->p, NR * ps);
-	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0 || !cow_page_out(self->p, NR))
+	if (!have_swap() || !cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	to = cow_map(NR * ps, 0);
 	ASSERT_NE(NULL, to);
@@ -762,12 +774,6 @@ static void punch_and_truncate(struct __test_metadata *_metadata, const char *co
 	EXPECT_EQ(0, cow_child_wait(&c));
 	munmap(map, NR * ps);
 	close(fd);
-}
-
-static bool have_swap(void)
-{
-	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
-	       4 * NR * (long)ps;
 }
 
 /* What a file loses is not what was copied from it. */

@@ -201,6 +201,14 @@ static int reclaim_freed(const struct freed *freed)
 	return cow_check(page + sizeof(__u64), ps - sizeof(__u64), TAG) == -1 ? 0 : 2;
 }
 
+/* ret is what reclaim_freed() returned. */
+static void expect_kept(struct __test_metadata *_metadata, int ret)
+{
+	if (ret == NOT_DROPPED)
+		SKIP(return, "freed pages are not dropped");
+	EXPECT_EQ(0, ret);
+}
+
 /* After the parent has unmapped the pages */
 static int reclaims_freed(struct cow_child *self, void *arg)
 {
@@ -223,11 +231,8 @@ static int fork_freed(struct __test_metadata *_metadata, const struct freed *fre
 TEST_F_TIMEOUT(memory_advice, freed_and_written_before_fork, TEST_TIMEOUT)
 {
 	struct freed freed = { .p = self->p, .len = NR * ps };
-	int ret = fork_freed(_metadata, &freed);
 
-	if (ret == NOT_DROPPED)
-		SKIP(return, "freed pages are not dropped");
-	EXPECT_EQ(0, ret);
+	expect_kept(_metadata, fork_freed(_metadata, &freed));
 }
 
 /* PTEs of a folio of 64 kB, which a fork takes together; another folio is dropped */
@@ -235,22 +240,17 @@ TEST_F_TIMEOUT(memory_advice, freed_mthp_and_written_before_fork, TEST_TIMEOUT)
 {
 	struct freed freed = { .len = 2 * 65536 };
 	const char *reason;
-	int ret;
 
 	reason = cow_map_mthp(&self->undo, &freed.p, freed.len, TAG);
 	if (reason)
 		SKIP(return, "%s", reason);
-	ret = fork_freed(_metadata, &freed);
-	if (ret == NOT_DROPPED)
-		SKIP(return, "freed pages are not dropped");
-	EXPECT_EQ(0, ret);
+	expect_kept(_metadata, fork_freed(_metadata, &freed));
 }
 
 TEST_F_TIMEOUT(memory_advice, freed_and_written_before_split, TEST_TIMEOUT)
 {
 	struct freed freed = { .len = 2 * cow_pmd_size() };
 	const char *reason;
-	int ret;
 
 	reason = cow_map_huge(&self->undo, &freed.p, freed.len, TAG);
 	if (reason)
@@ -258,10 +258,7 @@ TEST_F_TIMEOUT(memory_advice, freed_and_written_before_split, TEST_TIMEOUT)
 	ASSERT_TRUE(free_and_write(&freed));
 	ASSERT_EQ(0, mprotect(freed.p, ps, PROT_READ));
 	ASSERT_EQ(0, mprotect(freed.p, ps, PROT_READ | PROT_WRITE));
-	ret = reclaim_freed(&freed);
-	if (ret == NOT_DROPPED)
-		SKIP(return, "freed pages are not dropped");
-	EXPECT_EQ(0, ret);
+	expect_kept(_metadata, reclaim_freed(&freed));
 }
 
 /*
@@ -681,7 +678,7 @@ TEST_F_TIMEOUT(memory_advice, numa_shared, TEST_TIMEOUT)
 TEST_F_TIMEOUT(memory_advice, numa_freed_and_written, TEST_TIMEOUT)
 {
 	struct freed freed = { .p = self->p, .len = NR * ps };
-	int ret, node[2];
+	int node[2];
 
 	if (find_nodes(node) < 2)
 		SKIP(return, "fewer than two NUMA nodes with memory");
@@ -690,10 +687,7 @@ TEST_F_TIMEOUT(memory_advice, numa_freed_and_written, TEST_TIMEOUT)
 	ASSERT_TRUE(free_and_write(&freed));
 	if (!move_to(self->p, node[1]))
 		SKIP(return, "freed pages do not migrate");
-	ret = reclaim_freed(&freed);
-	if (ret == NOT_DROPPED)
-		SKIP(return, "freed pages are not dropped");
-	EXPECT_EQ(0, ret);
+	expect_kept(_metadata, reclaim_freed(&freed));
 }
 
 struct mover {
@@ -812,15 +806,16 @@ TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_huge, TEST_TIMEOUT)
 	if (cow_nr_cpus() < 2)
 		SKIP(return, "needs two CPUs");
 	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
-	for (round = 0; !reason && round < rounds; round++) {
+	for (round = 0; round < rounds; round++) {
 		reason = cow_map_huge(&self->undo, &p, cow_pmd_size(), TAG);
 		if (reason)
 			break;
 		start_moving(&m, p);
-		if (!has_moved(&m))
+		if (!has_moved(&m)) {
 			reason = "the huge page does not move between the nodes";
-		else
-			fork_while_moving(_metadata, p, round);
+			break;
+		}
+		fork_while_moving(_metadata, p, round);
 		__atomic_store_n(&m.p, NULL, __ATOMIC_RELEASE);
 		cow_unmap(p, cow_pmd_size());
 	}
