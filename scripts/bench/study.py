@@ -194,7 +194,7 @@ def break_even_table(table, unit):
                     f"{100 * (1 - row['wasted'] / row['copied_ahead']):.0f}%")
             lines.append(cells + [f"{page:.0f}", f"{per_fault(off):.0f}",
                                   "never" if even is None else f"{100 * even:.1f}%", hits])
-    print_table(f"Break-even: the share of pages copied ahead that must be useful; here: {unit}",
+    print_table(f"Break-even: used pages for each unused one, copied ahead; here: {unit}",
                 ("", "", "a page ahead", "a fault", "break-even", "useful"), lines, left=2)
     print("  break-even = a page ahead / (a fault - a page ahead)")
 

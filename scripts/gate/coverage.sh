@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What looked at a submission and what did not: a pass of code that decides what a fault,
-# fork or reclaim does means nothing if no kernel with it was booted.
+# Are the checks that ran enough for a verdict? A change to the code of faults, fork or
+# reclaim must have been tested in a guest.
 
 # A change to one of these needs a check that runs the kselftests in a guest; to one below
 # arch/, in a guest of that architecture. mm/folio.c is mm/swap.c since 7.x, leafops.h was

@@ -3,12 +3,11 @@
 #
 # checkpatch, and where it is wrong.
 
-# What checkpatch says of a patch, a line each. It misreads the macros of trace
-# events, in every such header; the hooks in mm/cow.h that are to leave nothing
-# behind without the options must not use their arguments; and in programs it
-# asks for what only the kernel has, misreads 1e-8, the harness's macros and text
-# that is a test's input. Unknown commit IDs are ignored, as the tree's history begins
-# with the base.
+# What checkpatch says of a patch, a line each, without what is wrong:
+# - about the macros of trace events
+# - about stubs in mm/cow.h, which must not evaluate their arguments
+# - in programs: advice for kernel code, 1e-8, kselftest's macros, text that is a test's input
+# - unknown commit IDs, as the tree's history begins with the base
 run_checkpatch()
 {
 	( cd "$K_TREE" && perl scripts/checkpatch.pl --strict --quiet --no-tree --no-summary \

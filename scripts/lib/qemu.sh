@@ -4,9 +4,9 @@
 # Which QEMU boots a guest.
 #
 # A kernel patches its code by way of an int3. QEMU before 8.1 translates code first and
-# watches its page for writes afterwards. A thread that loses the host's CPU in between
-# keeps an int3 that another thread has overwritten since, and the guest dies of it
-# (qemu_ran_stale_int3). With one guest on an idle host that is rare, with two it is the rule.
+# watches its page for writes afterwards. If a vCPU's thread is preempted in between, it keeps
+# an int3 that was overwritten meanwhile, and the guest dies (qemu_ran_stale_int3). That is
+# rare with one guest on an idle host, and the rule with two.
 # So an older QEMU on the host is replaced, for guests with a thread for each CPU, by that of
 # the release's backports, which is unpacked into the build folder.
 

@@ -529,7 +529,7 @@ TEST_F_TIMEOUT(adaptive, max_is_a_bound, TEST_TIMEOUT)
 /* The end of a page table does not reset the window. */
 TEST_F_TIMEOUT(adaptive, across_page_tables, TEST_TIMEOUT)
 {
-	const int nr = COW_LONG_RUN + 40, more = 8 * (COW_ADAPTIVE_MAX + 1);
+	const int nr = COW_RUN_ENOUGH + 40, more = 8 * (COW_ADAPTIVE_MAX + 1);
 	int i, gone, down, window;
 
 	for (i = 0; i < 4; i++) {
@@ -957,7 +957,7 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_and_merged, TEST_TIMEOUT)
 	int new, i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "kernel without soft-dirty tracking");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	for (new = 0; new < 3; new++) {
 		map_len = 3 * len;
 		map = map_tables(map_len);
@@ -1014,7 +1014,7 @@ TEST_F_TIMEOUT(adaptive, soft_dirty_of_pinned, TEST_TIMEOUT)
 	int gone, i, fd;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "kernel without soft-dirty tracking");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	for (gone = 0; gone < 2; gone++) {
 		fd = open(GUP_TEST, O_RDWR | O_CLOEXEC);
 		if (fd < 0)

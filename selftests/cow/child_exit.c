@@ -409,7 +409,7 @@ TEST_F_TIMEOUT(child_exit, exclusive_but_write_protected, TEST_TIMEOUT)
 	if (!(cow_pagemap(p) & COW_PM_SOFT_DIRTY) ||
 	    soft_dirty_cleared(NULL) ||
 	    (cow_pagemap(p) & COW_PM_SOFT_DIRTY))
-		SKIP(return, "kernel without soft-dirty tracking");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	check(_metadata, variant->ahead, soft_dirty_cleared, no_page, false);
 }
 

@@ -7,13 +7,12 @@
  * it, in an interleaving that makes the windows of their pre-copies overlap
  * (and, in some tests, while another thread unmaps, moves, protects or discards
  * pages in between, or forks). A word holds its own index and the number of
- * the round that wrote it, so that every byte of the region is known to
+ * the round that wrote it. So it is known whether
  *
- * - the writers: a word holds what they wrote to it in the last round, or a
- *   write was lost;
- * - the readers: whatever was published as written is seen by them, or they
- *   read through an old TLB entry, or a write was lost;
- * - the child: nothing of its snapshot changes, ever.
+ * - a writer finds what it wrote in the last round; if not, a write was lost;
+ * - a reader finds what was published as written; if not, a write was lost, or
+ *   the read went through an old TLB entry;
+ * - the child's snapshot is as it was.
  *
  * stale_tlb does the same for a single page at a time and leaves nothing to
  * chance: one CPU reads the neighbours without a pause, so that their old

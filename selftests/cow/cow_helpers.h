@@ -18,7 +18,7 @@
  *		int ahead;
  *	};
  *
- *	FIXTURE_VARIANT_ADD(foo, off) { .ahead = 0 };
+ *	FIXTURE_VARIANT_ADD(foo, plain) { .ahead = COW_PLAIN };
  *	FIXTURE_VARIANT_ADD(foo, ahead_1) { .ahead = 1 };
  *	FIXTURE_VARIANT_ADD(foo, ahead_15) { .ahead = 15 };
  *	FIXTURE_VARIANT_ADD(foo, adaptive) { .ahead = COW_ADAPTIVE };
@@ -95,7 +95,7 @@
 /* vm.cow_precopy_max, as the kernel and cow_setup() set it */
 #define COW_ADAPTIVE_MAX	15
 /* A run of this many written pages gets the largest window. */
-#define COW_LONG_RUN	(8 * COW_ADAPTIVE_MAX)
+#define COW_RUN_ENOUGH	(8 * COW_ADAPTIVE_MAX)
 /* A window never leaves an aligned block of this many pages. */
 #define COW_BLOCK	64
 
@@ -337,6 +337,7 @@ int cow_swapped(const void *addr, int nr);
 bool cow_page_out(void *addr, int nr);
 /* Can this process see which pages were written since it last asked? */
 bool cow_soft_dirty_works(void);
+#define COW_NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
 /* The value in kB of a line ("Rss", ...) in smaps of the VMA at addr, or -1 */
 long cow_smaps_kb(const void *addr, const char *key);
 /* The value of a line ("VmRSS", "VmLck", ...) of /proc/self/status, or -1 */

@@ -327,8 +327,6 @@ TEST_F_TIMEOUT(huge_pages, written_by_force, TEST_TIMEOUT)
  * may report other pages of the same huge page, but no page of another one.
  */
 
-#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
-
 static void clear_soft_dirty(struct __test_metadata *_metadata)
 {
 	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
@@ -346,7 +344,7 @@ static bool soft_dirty_is_right(void)
 TEST_F_TIMEOUT(huge_pages, soft_dirty_of_reused, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	share_with(_metadata, keeps, NULL);
 	clear_soft_dirty(_metadata);
 	ASSERT_EQ(0, cow_child_end(&child));
@@ -363,7 +361,7 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_reused, TEST_TIMEOUT)
 TEST_F_TIMEOUT(huge_pages, soft_dirty_of_split, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	share_with(_metadata, keeps, NULL);
 	clear_soft_dirty(_metadata);
 	cow_touch(area + FIRST * ps, 'w');
@@ -386,7 +384,7 @@ static void write_protect_and_back(struct __test_metadata *_metadata)
 TEST_F_TIMEOUT(huge_pages, soft_dirty_after_mprotect, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	clear_soft_dirty(_metadata);
 	write_protect_and_back(_metadata);
 	EXPECT_EQ(0, pages_with(COW_PM_SOFT_DIRTY, 0, pages));
@@ -406,7 +404,7 @@ static int inherits_bits(struct cow_child *self, void *arg)
 TEST_F_TIMEOUT(huge_pages, soft_dirty_after_fork, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	clear_soft_dirty(_metadata);
 	cow_touch(area + FIRST * ps, 'w');
 	ASSERT_EQ(0, cow_child_fork(&child, inherits_bits, NULL));
@@ -677,7 +675,7 @@ TEST_F_TIMEOUT(huge_pages, mthp_partly_writable, TEST_TIMEOUT)
 	char *page;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -732,7 +730,7 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_fork, TEST_TIMEOUT)
 	int status;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -751,7 +749,7 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_of_mthp_after_mprotect, TEST_TIMEOUT)
 	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -791,6 +789,30 @@ TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_after_mprotect, TEST_TIMEOUT)
 	/* One mapping again, whose PTEs mprotect() takes together */
 	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
 	write_protect_and_back(_metadata);
+	for (i = 0; i < pages; i++)
+		cow_touch(area + i * ps, 'w');
+	EXPECT_EQ(-1, wrong_page(false, 0, pages));
+	status = cow_child_end(&child);
+	EXPECT_EQ(0, status)
+		TH_LOG("the child's page %d", status - 1);
+}
+
+/* The same while the folio is in swap: it comes back page by page. */
+TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_in_swap, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i, status;
+
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!cow_page_out(area, pages))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(0, madvise(area, ps, MADV_DONTFORK));
+	share_with(_metadata, keeps_all_but_first, NULL);
+	ASSERT_EQ(0, madvise(area, ps, MADV_DOFORK));
+	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
+	ASSERT_EQ(pages, cow_swapped(area, pages));
 	for (i = 0; i < pages; i++)
 		cow_touch(area + i * ps, 'w');
 	EXPECT_EQ(-1, wrong_page(false, 0, pages));

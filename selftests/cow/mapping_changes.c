@@ -416,53 +416,135 @@ TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
 	close(fd);
 }
 
-/* Write tracking goes by addresses: a page is soft-dirty at the address it is moved to. */
+/*
+ * Write tracking goes by addresses: a page is soft-dirty at the address it is moved to, even
+ * if nobody has written to it since it was read from swap.
+ */
+
+static void clear_soft_dirty(struct __test_metadata *_metadata, char *p, int nr)
+{
+	int i;
+
+	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	for (i = 0; i < nr; i++)
+		ASSERT_EQ(0, cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY);
+}
+
+/* What cow_fill() wrote goes by addresses, too. */
+static char *copy_of(struct __test_metadata *_metadata, const char *p, size_t len)
+{
+	char *copy = cow_map(len, 0);
+
+	ASSERT_NE(NULL, copy);
+	return memcpy(copy, p, len);
+}
+
+static void expect_soft_dirty(struct __test_metadata *_metadata, char *p, int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++)
+		EXPECT_NE(0, cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY)
+			TH_LOG("page %d", i);
+}
+
 TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved, TEST_TIMEOUT)
 {
 	struct cow_child c;
 	char *to;
-	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	to = cow_map(NR * ps, 0);
 	ASSERT_NE(NULL, to);
 	cow_fill(to, NR * ps, TAG);
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	write_up(self->p, 0, NR / 2);
-	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
-	for (i = 0; i < NR; i++)
-		ASSERT_EQ(0, cow_pagemap(self->p + i * ps) & COW_PM_SOFT_DIRTY);
+	clear_soft_dirty(_metadata, self->p, NR);
 	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
 			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
-	for (i = 0; i < NR; i++)
-		EXPECT_NE(0, cow_pagemap(to + i * ps) & COW_PM_SOFT_DIRTY)
-			TH_LOG("page %d", i);
+	expect_soft_dirty(_metadata, to, NR);
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
 TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_in_swap, TEST_TIMEOUT)
 {
 	char *to, *saved;
-	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
-	saved = cow_map(NR * ps, 0);
-	ASSERT_NE(NULL, saved);
-	memcpy(saved, self->p, NR * ps);
+		SKIP(return, COW_NO_SOFT_DIRTY);
+	saved = copy_of(_metadata, self->p, NR * ps);
 	if (!have_swap() || !cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	to = cow_map(NR * ps, 0);
 	ASSERT_NE(NULL, to);
-	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
+	clear_soft_dirty(_metadata, self->p, NR);
 	ASSERT_EQ(to, mremap(self->p, NR * ps, NR * ps,
 			     MREMAP_MAYMOVE | MREMAP_FIXED, to));
 	ASSERT_EQ(NR, cow_swapped(to, NR));
-	for (i = 0; i < NR; i++)
-		EXPECT_NE(0, cow_pagemap(to + i * ps) & COW_PM_SOFT_DIRTY)
-			TH_LOG("page %d", i);
+	expect_soft_dirty(_metadata, to, NR);
 	EXPECT_EQ(0, memcmp(saved, to, NR * ps));
+}
+
+/* Half of the pages are in swap, the others were read from there. */
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_by_userfaultfd, TEST_TIMEOUT)
+{
+	const char *reason;
+	char *to, *saved;
+	int i, fd;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, COW_NO_SOFT_DIRTY);
+	saved = copy_of(_metadata, self->p, NR * ps);
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!have_swap() || !cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	for (i = 0; i < NR / 2; i++)
+		cow_peek(self->p + i * ps);
+	ASSERT_EQ(NR / 2, cow_swapped(self->p, NR));
+	clear_soft_dirty(_metadata, self->p, NR);
+	for (i = 0; i < NR; i++)
+		ASSERT_EQ(0, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+			TH_LOG("page %d", i);
+	ASSERT_EQ(NR / 2, cow_swapped(to, NR));
+	expect_soft_dirty(_metadata, to, NR);
+	EXPECT_EQ(0, memcmp(saved, to, NR * ps));
+	close(fd);
+}
+
+/* The same for a huge page, which moves twice */
+TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_huge, TEST_TIMEOUT)
+{
+	const size_t len = cow_pmd_size();
+	char *huge, *to, *last, *saved;
+	const char *reason;
+	int fd;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, COW_NO_SOFT_DIRTY);
+	reason = cow_map_huge(&self->undo, &huge, len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	saved = copy_of(_metadata, huge, len);
+	to = cow_map(len, len);
+	ASSERT_NE(NULL, to);
+	clear_soft_dirty(_metadata, huge, len / ps);
+	ASSERT_EQ(to, mremap(huge, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	ASSERT_EQ((long)len / 1024, cow_smaps_kb(to, "AnonHugePages"));
+	expect_soft_dirty(_metadata, to, len / ps);
+	EXPECT_EQ(0, memcmp(saved, to, len));
+
+	/* Without userfaultfd the first move was all. */
+	if (map_target(_metadata, &last, &fd, len, len))
+		return;
+	clear_soft_dirty(_metadata, to, len / ps);
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, move_pages_of(fd, last, to, len));
+	expect_soft_dirty(_metadata, last, len / ps);
+	EXPECT_EQ(0, memcmp(saved, last, len));
+	close(fd);
 }
 
 /* What tells the range in the middle from the others */
@@ -543,7 +625,7 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_and_partly_merged, TEST_TIMEOUT)
 	int new, part;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	for (how = 0; how < NR_DIFFERS; how++) {
 		if (how == POLICY && (set_different(how, self->p, ps, true) ||
 				      set_different(how, self->p, ps, false)))

@@ -824,6 +824,39 @@ TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_huge, TEST_TIMEOUT)
 		SKIP(return, "%s", reason);
 }
 
+/* The same with a hugetlb page, of a pool that has pages on both nodes */
+TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_hugetlb, TEST_TIMEOUT)
+{
+	long long kb = cow_file_key("/proc/meminfo", "Hugepagesize");
+	struct mover m = { .nr = 1 };
+	const int rounds = 100;
+	int round;
+	char *p;
+
+	if (find_nodes(m.node) < 2)
+		SKIP(return, "fewer than two NUMA nodes with memory");
+	if (cow_nr_cpus() < 2)
+		SKIP(return, "needs two CPUs");
+	if (kb <= 0)
+		SKIP(return, "no hugetlb pages in this kernel");
+	if (!cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "8"))
+		SKIP(return, "the pool of hugetlb pages cannot be changed");
+	p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED)
+		SKIP(return, "no hugetlb page is free");
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
+	start_moving(&m, p);
+	for (round = 0; has_moved(&m) && round < rounds; round++) {
+		cow_fill(p, NR * ps, TAG);
+		fork_while_moving(_metadata, p, round);
+	}
+	stop_moving(&m);
+	if (!has_moved(&m))
+		SKIP(return, "the hugetlb page does not move between the nodes");
+}
+
 /* A huge page that is shared migrates as a whole, and is still nobody's own. */
 TEST_F_TIMEOUT(memory_advice, numa_huge_shared, TEST_TIMEOUT)
 {
@@ -859,7 +892,7 @@ TEST_F_TIMEOUT(memory_advice, numa_huge_soft_dirty, TEST_TIMEOUT)
 	char *p;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	reason = map_huge_on(&self->undo, &p, node);
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -919,7 +952,7 @@ TEST_F_TIMEOUT(memory_advice, numa_soft_dirty, TEST_TIMEOUT)
 	if (find_nodes(node) < 2)
 		SKIP(return, "fewer than two NUMA nodes with memory");
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	if (!move_to(self->p, node[0]))
 		SKIP(return, "not enough free memory on node %d", node[0]);
 	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What vm.cow_precopy_pages=N does: a write fault that copies a fork-shared
- * page copies up to N pages behind it as well. How many faults a program
+ * page copies up to N pages above it as well. How many faults a program
  * takes, which pages get a new frame and what each counter says follows
  * exactly from what is in the memory; simulate() does the arithmetic, and each
  * test lays out some memory, writes to it and compares.
@@ -114,7 +114,7 @@ static void skip(struct expected *e, enum cow_key why)
 	e->d.skips++;
 }
 
-/* Page i has been copied: what about the ones behind it? */
+/* Page i has been copied: what about the ones above it? */
 static void simulate_window(struct expected *e, const struct layout *l,
 			    enum kind *kind, int i, int ahead)
 {
@@ -323,7 +323,7 @@ static int make_kinds(char *p)
 	return ret;
 }
 
-/* Turn everything round, so that what was behind a page is before it. */
+/* Turn everything round, so that what was above a page is below it. */
 static void reverse(struct layout *l)
 {
 	enum kind kind;
@@ -547,13 +547,13 @@ static bool content_ok(const char *page, int i)
 }
 
 /*
- * A run of written pages that ends before the layout, or begins behind it, as
+ * A run of written pages just below the layout, or above it, as
  * evidence for an adaptive window. Without a window of its own, which could
  * reach into the layout.
  */
 static int write_evidence(char *p)
 {
-	const int nr = COW_LONG_RUN + 10;
+	const int nr = COW_RUN_ENOUGH + 10;
 	char *run = turn ? p + lay.nr * ps : p - nr * ps;
 	int i;
 
@@ -1285,7 +1285,7 @@ TEST_F_TIMEOUT(precopy_window, soft_dirty, TEST_TIMEOUT)
 	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "kernel without soft-dirty tracking");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	lay_upward(64);
 	lay.after_fork = clear_soft_dirty;
 	lay.refuse = COW_SKIP_SOFTDIRTY;

@@ -3,16 +3,15 @@
  * A device that mirrors the page table
  *
  * lib/test_hmm is a device with a page table of its own, which it fills from
- * ours when it finds no entry, and whose entries it drops when the mmu notifier
- * tells it to. If a pre-copy replaces a page without telling it, then the
- * device goes on reading the old page, which is the child's by now: what we
- * write to the new page never gets there.
+ * the process's when it finds no entry, and whose entries it drops when the mmu
+ * notifier tells it to. If a pre-copy replaces a page without telling it, then the
+ * device goes on reading the old page, which is the child's by now: what the
+ * parent writes to the new page never gets there.
  *
- * The driver drops one page more than it is told to (its range includes the
- * end), so that it does not notice that the first page of a window was left
- * out. With a window of one page that is all there is: only the variant with 15
- * pages ahead sees a notifier range of just the faulting page. Backward, an
- * adaptive window lies below the fault.
+ * The driver drops one page more than the notifier's range, whose end it takes
+ * for inclusive. A range that has only the faulting page drops the next one as
+ * well, so the variant with one page ahead cannot detect it; the one with 15
+ * pages ahead can. Backward, an adaptive window lies below the fault.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -553,7 +552,7 @@ TEST_F_TIMEOUT(secondary_mmu, soft_dirty, TEST_TIMEOUT)
 	unsigned int page;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, "no soft-dirty bits in this kernel or architecture");
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	for (page = 0; page < PAGES; page++)
 		fill(m->buf, m->ps, page, DEV);
 	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);

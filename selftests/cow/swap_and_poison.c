@@ -38,8 +38,6 @@ struct uffdio_poison {
 #define MADV_GUARD_INSTALL	102
 #endif
 
-#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
-
 #define NR		512	/* pages */
 #define TAG		41
 #define ROUNDS		4
@@ -727,14 +725,14 @@ TEST_F_TIMEOUT(swap_and_poison, written_after_child, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, soft_dirty, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	with_swap(_metadata, self, round_of_soft_dirty);
 }
 
 TEST_F_TIMEOUT(swap_and_poison, soft_dirty_cleared_late, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	with_swap(_metadata, self, round_of_late_clearing);
 }
 

@@ -201,8 +201,6 @@ static int unshare_by_reading(char *p)
  * Soft-dirty
  */
 
-#define NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
-
 static int clear_soft_dirty(char *p)
 {
 	int ret = cow_write_file("/proc/self/clear_refs", "4");
@@ -228,7 +226,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_in_parent, TEST_TIMEOUT)
 	struct cow_child c;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, share(&c, keeps, self->p));
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	write_pages(self->p, runs);
@@ -244,7 +242,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_by_force, TEST_TIMEOUT)
 	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
 	ret = cow_write_by_force(self->p);
 	if (ret < 0)
@@ -263,7 +261,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_cleared_before_fork, TEST_TIMEOUT)
 	struct cow_child c;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	ASSERT_EQ(0, share(&c, keeps, self->p));
 	write_pages(self->p, runs);
@@ -291,7 +289,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_in_child, TEST_TIMEOUT)
 	int status;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	ASSERT_EQ(0, cow_child_fork(&c, writes_and_looks, self->p));
 	status = cow_child_wait(&c);
@@ -310,7 +308,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_reused, TEST_TIMEOUT)
 	struct cow_child c;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, share(&c, keeps, self->p));
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	ASSERT_EQ(0, cow_child_end(&c));
@@ -325,7 +323,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_by_the_kernel, TEST_TIMEOUT)
 	int i, fds[2];
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, pipe(fds));
 	ASSERT_EQ(0, share(&c, keeps, self->p));
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
@@ -347,7 +345,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unshared, TEST_TIMEOUT)
 	int i, ret;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	write_pages(self->p, odd);
 	ASSERT_EQ(0, cow_child_idle(&c));
@@ -380,7 +378,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_after_fork, TEST_TIMEOUT)
 	int status;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	write_pages(self->p, odd);
 	ASSERT_EQ(0, cow_child_fork(&c, inherits, self->p));
@@ -396,7 +394,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_after_mprotect, TEST_TIMEOUT)
 	struct cow_child c;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ));
 	ASSERT_EQ(0, mprotect(self->p, NR * ps, PROT_READ | PROT_WRITE));
@@ -427,7 +425,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_new_mapping, TEST_TIMEOUT)
 	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	/* Not cow_map(): the new part must be able to join the old one. */
 	p = mmap(NULL, 2 * half, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -467,7 +465,7 @@ static int map_file(char *p)
 TEST_F_TIMEOUT(write_tracking, soft_dirty_of_file, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, map_file(self->p));
 	/* All pages of the file are mapped now. */
 	ASSERT_EQ(-1, wrong_content(self->p, no_page));
@@ -480,7 +478,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_file, TEST_TIMEOUT)
 TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unmapped_file, TEST_TIMEOUT)
 {
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, map_file(self->p));
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	write_pages(self->p, runs);
@@ -495,7 +493,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_zero_page, TEST_TIMEOUT)
 	int i;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_NE(NULL, p);
 	for (i = 1; i < NR; i += 2)
 		ASSERT_EQ(0, cow_peek(p + i * ps));
@@ -562,7 +560,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_pinned_before_fork, TEST_TIMEOUT)
 	int fd, status;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	fd = pin_pages(self->p);
 	if (fd < 0)
 		SKIP(return, "pages cannot be pinned by io_uring: %s",
@@ -589,7 +587,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_pinned_after_fork, TEST_TIMEOUT)
 	int fd;
 
 	if (!cow_soft_dirty_works())
-		SKIP(return, NO_SOFT_DIRTY);
+		SKIP(return, COW_NO_SOFT_DIRTY);
 	ASSERT_EQ(0, clear_soft_dirty(self->p));
 	ASSERT_EQ(0, share(&c, keeps, self->p));
 	fd = pin_pages(self->p);

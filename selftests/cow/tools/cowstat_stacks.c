@@ -4,8 +4,8 @@
  * stacks: a line "COMMAND;CALLER;...;FUNCTION COPIES" per stack. With --stacks=lines
  * it is "FUNCTION (FILE:LINE)". Copies that another thread made useless end in ";[lost]".
  *
- * perf records and resolves the stacks. The event is that of CONFIG_COW_STATS, or a
- * kprobe event on kernels without it.
+ * perf records and resolves the stacks. The event is cow:cow_fault, or a kprobe event on
+ * kernels that do not have it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
