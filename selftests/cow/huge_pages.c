@@ -774,21 +774,19 @@ static int keeps_all_but_first(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* One page of the folio is ours alone, as it was not inherited: it is the only writable one. */
-TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_after_mprotect, TEST_TIMEOUT)
+/* Fork with the first page left out, and make it one mapping again. */
+static void share_all_but_first(struct __test_metadata *_metadata)
 {
-	const char *reason;
-	int i, status;
-
-	reason = map_mthp(&self->undo);
-	if (reason)
-		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, madvise(area, ps, MADV_DONTFORK));
 	share_with(_metadata, keeps_all_but_first, NULL);
 	ASSERT_EQ(0, madvise(area, ps, MADV_DOFORK));
-	/* One mapping again, whose PTEs mprotect() takes together */
 	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
-	write_protect_and_back(_metadata);
+}
+
+static void write_all(struct __test_metadata *_metadata)
+{
+	int i, status;
+
 	for (i = 0; i < pages; i++)
 		cow_touch(area + i * ps, 'w');
 	EXPECT_EQ(-1, wrong_page(false, 0, pages));
@@ -797,28 +795,33 @@ TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_after_mprotect, TEST_TIMEOUT)
 		TH_LOG("the child's page %d", status - 1);
 }
 
+/* One page of the folio is ours alone, as it was not inherited: it is the only writable one. */
+TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_after_mprotect, TEST_TIMEOUT)
+{
+	const char *reason;
+
+	reason = map_mthp(&self->undo);
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_all_but_first(_metadata);
+	/* Its PTEs are changed together. */
+	write_protect_and_back(_metadata);
+	write_all(_metadata);
+}
+
 /* The same while the folio is in swap: it comes back page by page. */
 TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_in_swap, TEST_TIMEOUT)
 {
 	const char *reason;
-	int i, status;
 
 	reason = map_mthp(&self->undo);
 	if (reason)
 		SKIP(return, "%s", reason);
 	if (!cow_page_out(area, pages))
 		SKIP(return, "the pages do not go to swap");
-	ASSERT_EQ(0, madvise(area, ps, MADV_DONTFORK));
-	share_with(_metadata, keeps_all_but_first, NULL);
-	ASSERT_EQ(0, madvise(area, ps, MADV_DOFORK));
-	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "Size"));
+	share_all_but_first(_metadata);
 	ASSERT_EQ(pages, cow_swapped(area, pages));
-	for (i = 0; i < pages; i++)
-		cow_touch(area + i * ps, 'w');
-	EXPECT_EQ(-1, wrong_page(false, 0, pages));
-	status = cow_child_end(&child);
-	EXPECT_EQ(0, status)
-		TH_LOG("the child's page %d", status - 1);
+	write_all(_metadata);
 }
 
 /* No TLB entry allows a write after mprotect(), for any page of the folio. */

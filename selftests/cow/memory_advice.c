@@ -767,6 +767,33 @@ static void fork_while_moving(struct __test_metadata *_metadata, char *p, int ro
 		TH_LOG("the child sees what was written, round %d", round);
 }
 
+/* NULL, or why nothing can be moved while this process forks */
+static const char *no_moves(struct mover *m)
+{
+	if (find_nodes(m->node) < 2)
+		return "fewer than two NUMA nodes with memory";
+	if (cow_nr_cpus() < 2)
+		return "needs two CPUs";
+	return NULL;
+}
+
+/* Fork so often while the memory is moved: false if it does not move. */
+static bool forks_while_moving(struct __test_metadata *_metadata, struct mover *m, char *p,
+			       int rounds)
+{
+	int round;
+
+	cow_fill(p, NR * ps, TAG);
+	ASSERT_EQ(0, pthread_create(&m->thread, NULL, moves, m));
+	start_moving(m, p);
+	for (round = 0; has_moved(m) && round < rounds; round++) {
+		cow_fill(p, NR * ps, TAG);
+		fork_while_moving(_metadata, p, round);
+	}
+	stop_moving(m);
+	return has_moved(m);
+}
+
 /*
  * A fork meets pages that are on their way, and were the parent's own when they left. When
  * they arrive they are shared.
@@ -774,37 +801,47 @@ static void fork_while_moving(struct __test_metadata *_metadata, char *p, int ro
 TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving, TEST_TIMEOUT)
 {
 	struct mover m = { .nr = NR };
-	const int rounds = 150;
-	int round;
+	const char *reason = no_moves(&m);
 
-	if (find_nodes(m.node) < 2)
-		SKIP(return, "fewer than two NUMA nodes with memory");
-	if (cow_nr_cpus() < 2)
-		SKIP(return, "needs two CPUs");
-	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
-	start_moving(&m, self->p);
-	for (round = 0; has_moved(&m) && round < rounds; round++) {
-		cow_fill(self->p, NR * ps, TAG);
-		fork_while_moving(_metadata, self->p, round);
-	}
-	stop_moving(&m);
-	if (!has_moved(&m))
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!forks_while_moving(_metadata, &m, self->p, 150))
 		SKIP(return, "the pages do not move between the nodes");
+}
+
+/* The same with a hugetlb page, of a pool that has pages on both nodes */
+TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_hugetlb, TEST_TIMEOUT)
+{
+	long long kb = cow_file_key("/proc/meminfo", "Hugepagesize");
+	struct mover m = { .nr = 1 };
+	const char *reason = no_moves(&m);
+	char *p;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (kb <= 0)
+		SKIP(return, "no hugetlb pages in this kernel");
+	if (!cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "8"))
+		SKIP(return, "the pool of hugetlb pages cannot be changed");
+	p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED)
+		SKIP(return, "no hugetlb page is free");
+	if (!forks_while_moving(_metadata, &m, p, 100))
+		SKIP(return, "the hugetlb page does not move between the nodes");
 }
 
 /* The same with a huge page: a new one each time, as the write splits it */
 TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_huge, TEST_TIMEOUT)
 {
-	const char *reason = NULL;
 	struct mover m = { .nr = 1 };
+	const char *reason = no_moves(&m);
 	const int rounds = 40;
 	int round;
 	char *p;
 
-	if (find_nodes(m.node) < 2)
-		SKIP(return, "fewer than two NUMA nodes with memory");
-	if (cow_nr_cpus() < 2)
-		SKIP(return, "needs two CPUs");
+	if (reason)
+		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
 	for (round = 0; round < rounds; round++) {
 		reason = cow_map_huge(&self->undo, &p, cow_pmd_size(), TAG);
@@ -822,39 +859,6 @@ TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_huge, TEST_TIMEOUT)
 	stop_moving(&m);
 	if (reason)
 		SKIP(return, "%s", reason);
-}
-
-/* The same with a hugetlb page, of a pool that has pages on both nodes */
-TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_hugetlb, TEST_TIMEOUT)
-{
-	long long kb = cow_file_key("/proc/meminfo", "Hugepagesize");
-	struct mover m = { .nr = 1 };
-	const int rounds = 100;
-	int round;
-	char *p;
-
-	if (find_nodes(m.node) < 2)
-		SKIP(return, "fewer than two NUMA nodes with memory");
-	if (cow_nr_cpus() < 2)
-		SKIP(return, "needs two CPUs");
-	if (kb <= 0)
-		SKIP(return, "no hugetlb pages in this kernel");
-	if (!cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "8"))
-		SKIP(return, "the pool of hugetlb pages cannot be changed");
-	p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	if (p == MAP_FAILED)
-		SKIP(return, "no hugetlb page is free");
-	cow_fill(p, NR * ps, TAG);
-	ASSERT_EQ(0, pthread_create(&m.thread, NULL, moves, &m));
-	start_moving(&m, p);
-	for (round = 0; has_moved(&m) && round < rounds; round++) {
-		cow_fill(p, NR * ps, TAG);
-		fork_while_moving(_metadata, p, round);
-	}
-	stop_moving(&m);
-	if (!has_moved(&m))
-		SKIP(return, "the hugetlb page does not move between the nodes");
 }
 
 /* A huge page that is shared migrates as a whole, and is still nobody's own. */
