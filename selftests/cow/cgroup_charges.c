@@ -24,6 +24,7 @@
 /* What one CPU has charged ahead, and the kernel's own objects */
 #define BATCHES		(COW_CHARGE_BATCH + COW_CHARGE_BATCH / 2)
 #define TAG		29
+#define NOT_SWAPPED	100	/* status of a child */
 
 static size_t ps;
 
@@ -150,6 +151,7 @@ struct shared {
 	long own_faults;	/* of who is written to by another */
 	long written;		/* pages, so far */
 	long current, swap;	/* pages, of a writer with a limit */
+	long other;		/* pages, of a reader in the other cgroup */
 	int rounds, stop;
 	bool gone;		/* the child, before the writes */
 };
@@ -623,6 +625,63 @@ TEST_F_TIMEOUT(cgroup_charges, reclaimed_at_the_limit, TEST_TIMEOUT)
 	EXPECT_LE(1, cow_cgroup_event(self->cgroup[0], "max"));
 	EXPECT_GE(LIMIT, sh->current);
 	EXPECT_LE(NR_LIMITED - LIMIT, sh->swap);
+}
+
+static int reads_from_second(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+
+	if (cow_cgroup_enter(sh->cgroup[1]) || cow_check(sh->area, NR_LIMITED * ps, TAG) != -1)
+		return 1;
+	return cow_child_stay(self);
+}
+
+/* Pages that another one brings back from swap: how many are charged to each cgroup? */
+static int swaps_out(struct cow_child *self, void *arg)
+{
+	struct counts before[2], after[2];
+	struct shared *sh = arg;
+	struct cow_child c;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	sh->area = filled(NR_LIMITED);
+	if (!sh->area)
+		return 1;
+	if (!cow_page_out(sh->area, NR_LIMITED))
+		return NOT_SWAPPED;
+	for (i = 0; i < 2; i++)
+		read_counts(&before[i], sh->cgroup[i]);
+	if (cow_child_fork(&c, reads_from_second, sh) || cow_child_recv(&c) != 1)
+		return 2;
+	for (i = 0; i < 2; i++) {
+		read_counts(&after[i], sh->cgroup[i]);
+		subtract(&after[i], &before[i]);
+	}
+	sh->current = after[0].current;
+	sh->other = after[1].current;
+	return cow_child_end(&c) ? 3 : 0;
+}
+
+/* They stay the owner's, whoever reads them. */
+TEST_F_TIMEOUT(cgroup_charges, swapped_in_by_another, TEST_TIMEOUT)
+{
+	struct shared *sh = new_shared(self->cgroup);
+	struct cow_child c;
+	int status;
+
+	ASSERT_NE(NULL, sh);
+	if (!have_swap())
+		SKIP(return, "no swap space");
+	ASSERT_EQ(0, cow_child_fork(&c, swaps_out, sh));
+	status = cow_child_wait(&c);
+	if (status == NOT_SWAPPED)
+		SKIP(return, "the pages do not go to swap");
+	EXPECT_EQ(0, status);
+	EXPECT_LE(NR_LIMITED - SLACK, sh->current);
+	EXPECT_GE(SLACK, sh->other);
 }
 
 /*

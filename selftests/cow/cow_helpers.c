@@ -576,6 +576,44 @@ const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 t
 	return NULL;
 }
 
+const char *cow_map_huge_zero(struct cow_undo *undo, char **area, size_t len)
+{
+	/* Allows huge pages */
+	const char *reason = cow_map_huge(undo, area, len, 0);
+	size_t off;
+
+	if (reason)
+		return reason;
+	if (madvise(*area, len, MADV_DONTNEED) || madvise(*area, len, MADV_HUGEPAGE))
+		return "no memory";
+	/* A read brings it. */
+	for (off = 0; off < len; off += cow_pmd_size()) {
+		cow_peek(*area + off);
+		if (!(cow_pagemap(*area + off + cow_pmd_size() - cow_page_size()) &
+		      COW_PM_PRESENT))
+			return "got no huge zero page";
+	}
+	return NULL;
+}
+
+const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len)
+{
+	long long kb = cow_file_key("/proc/meminfo", "Hugepagesize");
+
+	if (kb <= 0)
+		return "no hugetlb pages in this kernel";
+	/* A larger pool, which is somebody's, stays as it is. */
+	if (cow_file_key("/proc/meminfo", "HugePages_Total") < 8 &&
+	    !cow_tweak(undo, "/proc/sys/vm/nr_hugepages", "8"))
+		return "the pool of hugetlb pages cannot be changed";
+	if (cow_file_key("/proc/meminfo", "HugePages_Free") < 2)
+		return "there are not two free hugetlb pages";
+	*len = kb * 1024;
+	*area = mmap(NULL, *len, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	return *area == MAP_FAILED ? "got no hugetlb page" : NULL;
+}
+
 static __u64 cow_mix(__u64 z)
 {
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -924,6 +962,28 @@ int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect)
 	};
 
 	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp) ? -errno : 0;
+}
+
+/* Since 6.8 */
+#ifndef UFFDIO_MOVE
+struct uffdio_move {
+	__u64 dst, src, len, mode;
+	__s64 move;
+};
+
+#define UFFDIO_MOVE	_IOWR(UFFDIO, 0x05, struct uffdio_move)
+#endif
+
+int cow_uffd_move(int fd, void *to, const void *from, size_t len, long long *moved)
+{
+	struct uffdio_move move = {
+		.dst = (uintptr_t)to, .src = (uintptr_t)from, .len = len,
+	};
+	int ret = ioctl(fd, UFFDIO_MOVE, &move) ? -errno : 0;
+
+	if (moved)
+		*moved = move.move;
+	return ret;
 }
 
 int cow_unshare(const void *addr)

@@ -249,6 +249,10 @@ void cow_unmap(void *addr, size_t len);
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag);
 /* The same with folios of 64 kB, which PTEs map */
 const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 tag);
+/* A mapping of so many bytes that has the huge zero page, as nobody has written to it */
+const char *cow_map_huge_zero(struct cow_undo *undo, char **area, size_t len);
+/* One hugetlb page, of *len bytes, that is not there yet; the pool has a few more. */
+const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len);
 
 /* Every 8-byte word of the page depends on tag and on its own address. */
 void cow_fill(void *addr, size_t len, __u64 tag);
@@ -364,6 +368,17 @@ const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 featur
 /* The same for a mapping of a memfd, whose pages UFFDIO_CONTINUE maps */
 const char *cow_uffd_minor(int *fd, const void *addr, size_t len);
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
+
+/* Since 6.8 */
+#ifndef UFFD_FEATURE_MOVE
+#define UFFD_FEATURE_MOVE	0x10000
+#endif
+
+/*
+ * Move pages to memory that cow_uffd_missing() has registered. 0 or a negative errno; *moved
+ * (NULL if nobody asks) is how many bytes moved, if that is less than all.
+ */
+int cow_uffd_move(int fd, void *to, const void *from, size_t len, long long *moved);
 
 /*
  * Memory cgroups

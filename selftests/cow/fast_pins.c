@@ -168,26 +168,90 @@ TEST_F_TIMEOUT(fast_pins, huge_before_fork, TEST_TIMEOUT)
 	pin_and_fork(_metadata, p, FOR_WRITING);
 }
 
-/* A page of KSM is nobody's own: who pins it gets one, also for reading. */
-TEST_F_TIMEOUT(fast_pins, of_ksm, TEST_TIMEOUT)
+/* The child gets a copy at once, which goes with it. */
+TEST_F_TIMEOUT(fast_pins, hugetlb_before_fork, TEST_TIMEOUT)
 {
-	char *p = cow_map(NR * ps, 0), *buf = cow_map(ps, 0);
-	long merged;
+	long long free;
+	const char *reason;
+	size_t len;
+	char *p;
 
-	ASSERT_NE(NULL, p);
+	reason = cow_map_hugetlb(&self->undo, &p, &len);
+	if (reason)
+		SKIP(return, "%s", reason);
+	cow_fill(p, NR * ps, OLD);
+	free = cow_file_key("/proc/meminfo", "HugePages_Free");
+	pin_and_fork(_metadata, p, FOR_WRITING);
+	EXPECT_EQ(free, cow_file_key("/proc/meminfo", "HugePages_Free"));
+	ASSERT_EQ(0, munmap(p, len));
+	EXPECT_EQ(free + 1, cow_file_key("/proc/meminfo", "HugePages_Free"));
+}
+
+/*
+ * A page that is nobody's own: who pins it for long gets one, also for reading.
+ */
+
+static void pin_before_write(struct __test_metadata *_metadata, char *p)
+{
+	char *buf = cow_map(ps, 0);
+
 	ASSERT_NE(NULL, buf);
-	memset(p, 'k', NR * ps);
 	memset(buf, 0, ps);
-	merged = cow_ksm_merge(&self->undo, p, NR * ps, NR);
-	if (merged < NR)
-		SKIP(return, "KSM has merged %ld pages", merged);
+	cow_peek(p);
 	ASSERT_EQ(0, pin(p, 1, FOR_READING));
-	cow_touch(p, 'w');
+	cow_fill(p, ps, NEW);
 	ASSERT_EQ(0, read_pinned(buf));
 	EXPECT_EQ(0, memcmp(p, buf, ps))
 		TH_LOG("the device does not see what was written");
-	EXPECT_EQ('k', cow_peek(p + ps));
 	ASSERT_EQ(0, unpin());
+}
+
+TEST_F_TIMEOUT(fast_pins, of_zero_page, TEST_TIMEOUT)
+{
+	char *p = cow_map(ps, 0);
+
+	ASSERT_NE(NULL, p);
+	pin_before_write(_metadata, p);
+}
+
+TEST_F_TIMEOUT(fast_pins, of_huge_zero_page, TEST_TIMEOUT)
+{
+	const char *reason;
+	char *p;
+
+	reason = cow_map_huge_zero(&self->undo, &p, cow_pmd_size());
+	if (reason)
+		SKIP(return, "%s", reason);
+	pin_before_write(_metadata, p);
+}
+
+TEST_F_TIMEOUT(fast_pins, of_private_file, TEST_TIMEOUT)
+{
+	int fd = memfd_create("cow", MFD_CLOEXEC);
+	char byte, *p;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(1, pwrite(fd, "f", 1, ps - 1));
+	p = mmap(NULL, ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	pin_before_write(_metadata, p);
+	ASSERT_EQ(1, pread(fd, &byte, 1, ps - 1));
+	EXPECT_EQ('f', byte);
+	close(fd);
+}
+
+TEST_F_TIMEOUT(fast_pins, of_ksm, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, 0);
+	long merged;
+
+	ASSERT_NE(NULL, p);
+	memset(p, 'k', NR * ps);
+	merged = cow_ksm_merge(&self->undo, p, NR * ps, NR);
+	if (merged < NR)
+		SKIP(return, "KSM has merged %ld pages", merged);
+	pin_before_write(_metadata, p);
+	EXPECT_EQ('k', cow_peek(p + ps));
 }
 
 /* Small pages that may become a huge page. NULL if there are none */

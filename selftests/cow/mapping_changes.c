@@ -16,18 +16,6 @@
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
 
-/* Since 6.8 */
-#ifndef UFFDIO_MOVE
-#define UFFD_FEATURE_MOVE	0x10000
-
-struct uffdio_move {
-	__u64 dst, src, len, mode;
-	__s64 move;
-};
-
-#define UFFDIO_MOVE		_IOWR(UFFDIO, 0x05, struct uffdio_move)
-#endif
-
 #define NR		64	/* pages */
 #define TAG		43
 
@@ -270,16 +258,6 @@ TEST_F_TIMEOUT(mapping_changes, moved, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/* Have userfaultfd move pages to another address. 0 or a negative errno */
-static int move_pages_of(int fd, char *to, char *from, size_t len)
-{
-	struct uffdio_move move = {
-		.dst = (uintptr_t)to, .src = (uintptr_t)from, .len = len,
-	};
-
-	return ioctl(fd, UFFDIO_MOVE, &move) ? -errno : 0;
-}
-
 /* Where userfaultfd moves pages to: NULL, or the reason why it cannot */
 static const char *map_target(struct __test_metadata *_metadata, char **to, int *fd,
 			      size_t len, size_t align)
@@ -295,7 +273,7 @@ static void expect_not_moved(struct __test_metadata *_metadata, int fd, char *to
 	int i;
 
 	for (i = 0; i < NR; i++)
-		EXPECT_EQ(-EBUSY, move_pages_of(fd, to + i * ps, from + i * ps, ps))
+		EXPECT_EQ(-EBUSY, cow_uffd_move(fd, to + i * ps, from + i * ps, ps, NULL))
 			TH_LOG("page %d", i);
 	EXPECT_EQ(-1, cow_check(from, NR * ps, TAG));
 }
@@ -315,28 +293,81 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
 	expect_not_moved(_metadata, fd, to, self->p);
 	/* Our own copy */
 	write_up(self->p, 0, 1);
-	EXPECT_EQ(0, move_pages_of(fd, to, self->p, ps));
+	EXPECT_EQ(0, cow_uffd_move(fd, to, self->p, ps, NULL));
 	EXPECT_EQ(0, cow_child_end(&c));
 	/* Nobody else has the others. */
 	write_up(self->p, 1, NR);
 	for (i = 1; i < NR; i++)
-		EXPECT_EQ(0, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+		EXPECT_EQ(0, cow_uffd_move(fd, to + i * ps, self->p + i * ps, ps, NULL))
 			TH_LOG("page %d", i);
 	for (i = 0; i < NR; i++) {
 		ASSERT_EQ(0, cow_pagemap(self->p + i * ps) & COW_PM_PRESENT);
 		ASSERT_NE(0, cow_pagemap(to + i * ps) & COW_PM_PRESENT);
 		EXPECT_EQ('w', cow_peek(to + i * ps));
 	}
+	/* Reclaim finds them where they are now. */
+	if (have_swap())
+		EXPECT_TRUE(cow_page_out(to, NR));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(to + i * ps));
 	close(fd);
+}
+
+/* The zero page moves, too, but is everybody's where it arrives. */
+static void check_zero_moved(struct __test_metadata *_metadata, int fd, char *to, char *from,
+			     char *other, size_t len)
+{
+	size_t off;
+
+	ASSERT_EQ(0, cow_uffd_move(fd, to, from, len, NULL));
+	for (off = 0; off < len; off += ps)
+		cow_touch(to + off, 'w');
+	EXPECT_TRUE(cow_is_zero(other, len));
+	/* So that other processes live on if it was written to */
+	for (off = 0; off < len; off += ps)
+		cow_touch(to + off, 0);
+	close(fd);
+}
+
+TEST_F_TIMEOUT(mapping_changes, zero_page_moved, TEST_TIMEOUT)
+{
+	char *from = cow_map(NR * ps, 0), *other = cow_map(NR * ps, 0), *to;
+	const char *reason;
+	int fd;
+
+	ASSERT_NE(NULL, from);
+	ASSERT_NE(NULL, other);
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_TRUE(cow_is_zero(from, NR * ps));
+	check_zero_moved(_metadata, fd, to, from, other, NR * ps);
+}
+
+TEST_F_TIMEOUT(mapping_changes, huge_zero_page_moved, TEST_TIMEOUT)
+{
+	const size_t len = cow_pmd_size();
+	char *from, *other, *to;
+	const char *reason;
+	int fd;
+
+	reason = cow_map_huge_zero(&self->undo, &from, len);
+	if (!reason)
+		reason = cow_map_huge_zero(&self->undo, &other, len);
+	if (!reason)
+		reason = map_target(_metadata, &to, &fd, len, len);
+	if (reason)
+		SKIP(return, "%s", reason);
+	check_zero_moved(_metadata, fd, to, from, other, len);
 }
 
 /* Pages behind the first one move in one go with it, but those that are shared stay. */
 TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
 {
-	struct uffdio_move move = { .src = (uintptr_t)self->p, .len = NR * ps };
 	int i, fd, own = NR / 2;
 	const char *reason;
 	struct cow_child c;
+	long long moved;
 	char *to;
 
 	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
@@ -348,9 +379,8 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
 	while (own < NR && cow_pagemap(self->p + own * ps) & COW_PM_EXCLUSIVE)
 		own++;
 	ASSERT_GT(NR, own);
-	move.dst = (uintptr_t)to;
-	ASSERT_EQ(-1, ioctl(fd, UFFDIO_MOVE, &move));
-	EXPECT_EQ((long long)(own * ps), (long long)move.move);
+	ASSERT_NE(0, cow_uffd_move(fd, to, self->p, NR * ps, &moved));
+	EXPECT_EQ((long long)(own * ps), moved);
 	for (i = 0; i < NR; i++) {
 		EXPECT_EQ(i < own, !!(cow_pagemap(to + i * ps) & COW_PM_PRESENT))
 			TH_LOG("page %d", i);
@@ -400,16 +430,16 @@ TEST_F_TIMEOUT(mapping_changes, shared_huge_page_not_moved, TEST_TIMEOUT)
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, share(&c, huge, len / ps));
-	EXPECT_EQ(-EBUSY, move_pages_of(fd, to, huge, len));
+	EXPECT_EQ(-EBUSY, cow_uffd_move(fd, to, huge, len, NULL));
 	/* Nor is a part of it */
-	EXPECT_EQ(-EBUSY, move_pages_of(fd, to, huge, ps));
+	EXPECT_EQ(-EBUSY, cow_uffd_move(fd, to, huge, ps, NULL));
 	EXPECT_EQ((long)len / 1024, cow_smaps_kb(huge, "AnonHugePages"));
 	EXPECT_EQ(-1, cow_check(huge, len, TAG));
 	EXPECT_EQ(0, cow_child_end(&c));
 	ASSERT_EQ(0, cow_drain_lru());
 	cow_touch(huge, 'w');
 	memcpy(saved, huge, len);
-	EXPECT_EQ(0, move_pages_of(fd, to, huge, len));
+	EXPECT_EQ(0, cow_uffd_move(fd, to, huge, len, NULL));
 	EXPECT_EQ(0, cow_pagemap(huge) & COW_PM_PRESENT);
 	ASSERT_NE(0, cow_pagemap(to) & COW_PM_PRESENT);
 	EXPECT_EQ(0, memcmp(saved, to, len));
@@ -506,7 +536,7 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_by_userfaultfd, TEST_TIMEO
 	ASSERT_EQ(NR / 2, cow_swapped(self->p, NR));
 	clear_soft_dirty(_metadata, self->p, NR);
 	for (i = 0; i < NR; i++)
-		ASSERT_EQ(0, move_pages_of(fd, to + i * ps, self->p + i * ps, ps))
+		ASSERT_EQ(0, cow_uffd_move(fd, to + i * ps, self->p + i * ps, ps, NULL))
 			TH_LOG("page %d", i);
 	ASSERT_EQ(NR / 2, cow_swapped(to, NR));
 	expect_soft_dirty(_metadata, to, NR);
@@ -541,10 +571,113 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_huge, TEST_TIMEOUT)
 		return;
 	clear_soft_dirty(_metadata, to, len / ps);
 	ASSERT_EQ(0, cow_drain_lru());
-	ASSERT_EQ(0, move_pages_of(fd, last, to, len));
+	ASSERT_EQ(0, cow_uffd_move(fd, last, to, len, NULL));
 	expect_soft_dirty(_metadata, last, len / ps);
 	EXPECT_EQ(0, memcmp(saved, last, len));
 	close(fd);
+}
+
+/*
+ * Pages of nothing but zeroes need no room in swap, and come back as such. One that has a
+ * single word, at its start or end, is another matter.
+ */
+
+/* Page 0 is zero, 1 and 2 nearly, the others are as cow_fill() left them. */
+static void empty_pages(char *p)
+{
+	memset(p, 0, 3 * ps);
+	p[ps] = 'w';
+	p[3 * ps - 1] = 'w';
+}
+
+/* The first page that is not as it was, or -1 */
+static int wrong_emptied(const char *p, int nr)
+{
+	ssize_t bad;
+
+	if (!cow_is_zero(p, ps))
+		return 0;
+	if (p[ps] != 'w' || !cow_is_zero(p + ps + sizeof(__u64), ps - sizeof(__u64)))
+		return 1;
+	if (p[3 * ps - 1] != 'w' || !cow_is_zero(p + 2 * ps, ps - sizeof(__u64)))
+		return 2;
+	bad = cow_check(p + 3 * ps, (nr - 3) * ps, TAG);
+	return bad == -1 ? -1 : 3 + (int)(bad / (ssize_t)ps);
+}
+
+static int looks_at_emptied(struct cow_child *self, void *arg)
+{
+	const struct memory *m = arg;
+
+	(void)self;
+	return 1 + wrong_emptied(m->p, m->nr);
+}
+
+/* So that new pages, which are not cleared when they are read from swap, have no zeroes */
+static void fill_free_pages(void)
+{
+	size_t len = 4096 * ps;
+	char *p = cow_map(len, 0);
+
+	if (!p)
+		return;
+	cow_fill(p, len, TAG + 1);
+	cow_unmap(p, len);
+}
+
+static void check_emptied(struct __test_metadata *_metadata, char *p, int nr)
+{
+	struct memory m = { .p = p, .nr = nr };
+	struct cow_child c;
+
+	empty_pages(p);
+	if (!have_swap() || !cow_page_out(p + 3 * ps, nr - 3))
+		SKIP(return, "the pages do not go to swap");
+	cow_page_out(p, nr);
+	fill_free_pages();
+	ASSERT_EQ(0, cow_child_fork(&c, looks_at_emptied, &m));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(-1, wrong_emptied(p, nr));
+}
+
+TEST_F_TIMEOUT(mapping_changes, zeroes_in_swap, TEST_TIMEOUT)
+{
+	check_emptied(_metadata, self->p, NR);
+}
+
+TEST_F_TIMEOUT(mapping_changes, zeroes_in_swap_mthp, TEST_TIMEOUT)
+{
+	const char *reason;
+	char *p;
+
+	reason = cow_map_mthp(&self->undo, &p, 2 * 65536, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	check_emptied(_metadata, p, 2 * 65536 / ps);
+}
+
+/* A page in swap may be that of more processes than a small counter can count. */
+#define MANY		40
+
+TEST_F_TIMEOUT(mapping_changes, swapped_and_shared_by_many, TEST_TIMEOUT)
+{
+	struct cow_child c[MANY];
+	int i;
+
+	if (!have_swap() || !cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	/* Nobody looks at the pages until all have them. */
+	for (i = 0; i < MANY; i++)
+		ASSERT_EQ(0, share(&c[i], self->p, NR));
+	ASSERT_EQ(NR, cow_swapped(self->p, NR));
+	for (i = 0; i < MANY; i += 2)
+		EXPECT_EQ(0, cow_child_end(&c[i])) TH_LOG("child %d", i);
+	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+	write_up(self->p, 0, NR);
+	for (i = 1; i < MANY; i += 2)
+		EXPECT_EQ(0, cow_child_end(&c[i])) TH_LOG("child %d", i);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ('w', cow_peek(self->p + i * ps));
 }
 
 /* What tells the range in the middle from the others */

@@ -812,21 +812,15 @@ TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving, TEST_TIMEOUT)
 /* The same with a hugetlb page, of a pool that has pages on both nodes */
 TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving_hugetlb, TEST_TIMEOUT)
 {
-	long long kb = cow_file_key("/proc/meminfo", "Hugepagesize");
 	struct mover m = { .nr = 1 };
 	const char *reason = no_moves(&m);
+	size_t len;
 	char *p;
 
+	if (!reason)
+		reason = cow_map_hugetlb(&self->undo, &p, &len);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (kb <= 0)
-		SKIP(return, "no hugetlb pages in this kernel");
-	if (!cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "8"))
-		SKIP(return, "the pool of hugetlb pages cannot be changed");
-	p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	if (p == MAP_FAILED)
-		SKIP(return, "no hugetlb page is free");
 	if (!forks_while_moving(_metadata, &m, p, 100))
 		SKIP(return, "the hugetlb page does not move between the nodes");
 }

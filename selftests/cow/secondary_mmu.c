@@ -458,19 +458,12 @@ TEST_F_TIMEOUT(secondary_mmu, zero_page, TEST_TIMEOUT)
 /* The first write replaces all of the huge zero page. */
 TEST_F_TIMEOUT(secondary_mmu, huge_zero_page, TEST_TIMEOUT)
 {
-	size_t len = cow_pmd_size();
 	struct mirror *m = &self->m;
 	const char *reason;
 
-	/* Allows huge pages */
-	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
+	reason = cow_map_huge_zero(&self->undo, &m->area, cow_pmd_size());
 	if (reason)
 		SKIP(return, "%s", reason);
-	ASSERT_EQ(madvise(m->area, len, MADV_DONTNEED), 0);
-	ASSERT_EQ(madvise(m->area, len, MADV_HUGEPAGE), 0);
-	ASSERT_EQ(cow_peek(m->area), 0);
-	if (!(cow_pagemap(m->area + len - m->ps) & COW_PM_PRESENT))
-		SKIP(return, "got no huge zero page");
 	write_mirrored(_metadata, m);
 }
 
@@ -492,18 +485,15 @@ TEST_F_TIMEOUT(secondary_mmu, private_file, TEST_TIMEOUT)
 TEST_F_TIMEOUT(secondary_mmu, hugetlb, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
-	size_t huge = 1024 * cow_file_key("/proc/meminfo", "Hugepagesize");
+	const char *reason;
 	unsigned int page;
+	size_t len;
 
-	/* Ours and the child's; a larger pool, which is somebody's, stays as it is. */
-	if (cow_file_key("/proc/meminfo", "HugePages_Total") < 2 &&
-	    !cow_tweak(&self->undo, "/proc/sys/vm/nr_hugepages", "2"))
-		SKIP(return, "no pool of hugetlb pages, or it cannot be changed");
-	if (cow_file_key("/proc/meminfo", "HugePages_Free") < 2 || huge < PAGES * m->ps)
-		SKIP(return, "got no pool of two hugetlb pages");
-	m->area = mmap(NULL, huge, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	ASSERT_NE(m->area, MAP_FAILED);
+	reason = cow_map_hugetlb(&self->undo, &m->area, &len);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (len < PAGES * m->ps)
+		SKIP(return, "a hugetlb page is too small");
 	for (page = 0; page < PAGES; page++)
 		fill(m->area, m->ps, page, OLD);
 	share_and_mirror(_metadata, m);
@@ -615,6 +605,26 @@ TEST_F_TIMEOUT(secondary_mmu, reclaimed, TEST_TIMEOUT)
 	check_replaced(_metadata, m);
 }
 
+/* Small pages become a huge page, and are freed. */
+TEST_F_TIMEOUT(secondary_mmu, collapsed, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	struct mirror *m = &self->m;
+	const char *reason;
+
+	/* Allows huge pages */
+	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(madvise(m->area, len, MADV_DONTNEED), 0);
+	cow_fill(m->area, len, OLD);
+	write_by_device(_metadata, m);
+	ASSERT_EQ(cow_smaps_kb(m->area, "AnonHugePages"), 0);
+	if (madvise(m->area, len, MADV_HUGEPAGE) || madvise(m->area, len, MADV_COLLAPSE))
+		SKIP(return, "no MADV_COLLAPSE: %s", strerror(errno));
+	check_replaced(_metadata, m);
+}
+
 /* Move all pages of the area to a node where the first one is not; false if none has room */
 static bool move_to_another_node(struct mirror *m)
 {
@@ -684,6 +694,78 @@ TEST_F_TIMEOUT(secondary_mmu, dropped, TEST_TIMEOUT)
 	ASSERT_EQ(mmap(m->area, len, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), m->area);
 	check_dropped(_metadata, m);
+}
+
+/* Pages that are somewhere else now are not here any more. */
+TEST_F_TIMEOUT(secondary_mmu, moved, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = PAGES * m->ps;
+	const char *reason;
+	unsigned int page;
+	int uffd;
+	char *to;
+
+	write_by_device(_metadata, m);
+	to = mremap(m->area, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	ASSERT_NE(to, MAP_FAILED);
+	check_dropped(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(to, m->ps, page), DEV);
+
+	to = cow_map(len, len);
+	ASSERT_NE(to, NULL);
+	reason = cow_uffd_missing(&uffd, to, len, UFFD_FEATURE_MOVE);
+	if (reason)
+		return;
+	write_by_device(_metadata, m);
+	ASSERT_EQ(cow_uffd_move(uffd, to, m->area, len, NULL), 0);
+	check_dropped(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(to, m->ps, page), DEV);
+	close(uffd);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, moved_huge, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = cow_pmd_size();
+	const char *reason;
+	int uffd;
+	char *to;
+
+	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
+	if (reason)
+		SKIP(return, "%s", reason);
+	to = cow_map(len, len);
+	ASSERT_NE(to, NULL);
+	reason = cow_uffd_missing(&uffd, to, len, UFFD_FEATURE_MOVE);
+	if (reason)
+		SKIP(return, "%s", reason);
+	write_by_device(_metadata, m);
+	ASSERT_EQ(cow_drain_lru(), 0);
+	ASSERT_EQ(cow_uffd_move(uffd, to, m->area, len, NULL), 0);
+	check_dropped(_metadata, m);
+	close(uffd);
+}
+
+/* Pages in the device's own memory are shared by a fork, and come back to who touches them. */
+TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	struct snapshot snap = { .area = m->area, .ps = m->ps };
+	unsigned int page;
+
+	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
+		SKIP(return, "pages do not move to the device");
+	ASSERT_EQ(cow_child_fork(&child, check_snapshot, &snap), 0);
+	ASSERT_EQ(cow_child_recv(&child), 1);
+	for (page = 0; page < PAGES; page++)
+		fill(m->area, m->ps, page, NEW);
+	check_child(_metadata);
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(tag_of(m->area, m->ps, page), NEW)
+			TH_LOG("page %u", page);
 }
 
 TEST_F_TIMEOUT(secondary_mmu, protected, TEST_TIMEOUT)

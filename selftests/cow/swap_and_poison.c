@@ -957,6 +957,28 @@ TEST_F_TIMEOUT(swap_and_poison, guard_is_inherited, TEST_TIMEOUT)
 	test_guard(_metadata, p);
 }
 
+/* Nor is it freed with the pages around it, or with the page table. */
+TEST_F_TIMEOUT(swap_and_poison, guard_is_kept, TEST_TIMEOUT)
+{
+	char *p = cow_map(NR * ps, NR * ps);
+	int i;
+
+	ASSERT_NE(NULL, p);
+	cow_fill(p, NR * ps, TAG);
+	if (madvise(p + POISONED * ps, ps, MADV_GUARD_INSTALL))
+		SKIP(return, "no MADV_GUARD_INSTALL for this memory");
+	refusal = SIGSEGV;
+	ASSERT_EQ(0, catch_refusals());
+	ASSERT_EQ(0, madvise(p, NR * ps, MADV_DONTNEED));
+	EXPECT_TRUE(access_is_refused(p + POISONED * ps, false));
+	EXPECT_TRUE(access_is_refused(p + POISONED * ps, true));
+	for (i = 0; i < NR; i++)
+		if (all_but_poisoned(i))
+			EXPECT_TRUE(cow_is_zero(p + i * ps, ps))
+				TH_LOG("page %d", i);
+	cow_unmap(p, NR * ps);
+}
+
 /* Here fork() has no page to copy that would make it look at the page table. */
 TEST_F_TIMEOUT(swap_and_poison, guard_in_file_is_inherited, TEST_TIMEOUT)
 {
