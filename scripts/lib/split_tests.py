@@ -136,9 +136,11 @@ class Folder:
         return best
 
     def named(self, text):
-        """The numbers of the groups whose files or programs a line names."""
-        return {self.numbers[word] for word in re.findall(r"[\w.+-]+", text)
-                if word in self.numbers}
+        """The numbers of the groups whose files or programs a line names; what is built
+        from the files of program X may have the name X_*."""
+        words = re.findall(r"[\w.+-]+", text)
+        return {self.numbers[word] for word in words if word in self.numbers} | \
+            {self.owner(word) for word in words if word not in self.numbers} - {0}
 
     def last_named(self, line, path):
         """The number of the patch from which on a line can be there."""

@@ -120,6 +120,7 @@ make_fake_tests()
 	# The tests
 	TEST_GEN_PROGS += a_test
 	TEST_GEN_PROGS += a_test_more
+	TEST_GEN_FILES += a_test_small
 
 	$(TEST_GEN_PROGS): helper.c
 

@@ -319,24 +319,6 @@ test_refresh_of_tests()
 	want_same "$(grep -vc '#' "$BOX/patches/series.6.12")" 2
 }
 
-# The real tests: no mail of theirs is over 100 kB.
-test_mail_sizes()
-{
-	local source part size
-	for source in kunit selftests/cow; do
-		rm -rf "$SCRATCH/mails"
-		mkdir "$SCRATCH/mails"
-		files_of_tests "$source" | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
-			"$ROOT/$source" target "$SCRATCH/mails" || complain "$source cannot be split" || return
-		for part in "$SCRATCH"/mails/*; do
-			# a header, the message, and one character more per line
-			size=$(find "$part" -type f -exec cat {} + | sed 's/^/+/' | wc -c)
-			[ $((size + 2000)) -le 100000 ] ||
-				complain "$(head -n 1 "$part/message"): $size bytes" || return
-		done
-	done
-}
-
 test_export()
 {
 	box export --kernel 6.12 "$SCRATCH/mails" && want_status 0 &&

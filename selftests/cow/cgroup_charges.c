@@ -142,6 +142,15 @@ static bool counts_copies(const char *dir)
 	return cow_cgroup_stat(dir, "pgcow_copied") >= 0;
 }
 
+/* Of two huge pages, while a child shares them, and before and after that */
+enum huge_state {
+	HUGE_NOT_YET, HUGE_MAPPED, HUGE_SPLIT, HUGE_ALONE, HUGE_UNMAPPED, HUGE_STATES,
+};
+
+struct huge_stat {
+	long anon, thp;		/* of memory.stat, in pages */
+};
+
 /* In memory that processes share */
 struct shared {
 	const char *cgroup[2];
@@ -152,6 +161,7 @@ struct shared {
 	long written;		/* pages, so far */
 	long current, swap;	/* pages, of a writer with a limit */
 	long other;		/* pages, of a reader in the other cgroup */
+	struct huge_stat huge[HUGE_STATES];
 	int rounds, stop;
 	bool gone;		/* the child, before the writes */
 };
@@ -682,6 +692,89 @@ TEST_F_TIMEOUT(cgroup_charges, swapped_in_by_another, TEST_TIMEOUT)
 	EXPECT_EQ(0, status);
 	EXPECT_LE(NR_LIMITED - SLACK, sh->current);
 	EXPECT_GE(SLACK, sh->other);
+}
+
+/*
+ * Huge pages in memory.stat: each page counts once, whether a PMD maps it or a PTE.
+ */
+
+static void read_huge(struct shared *sh, enum huge_state state, char *page)
+{
+	cow_cgroup_add_up(sh->cgroup[0], page);
+	sh->huge[state].anon = cow_cgroup_stat(sh->cgroup[0], "anon") / (long)ps;
+	sh->huge[state].thp = cow_cgroup_stat(sh->cgroup[0], "anon_thp") / (long)ps;
+}
+
+static int just_stays(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	return cow_child_stay(self);
+}
+
+static int splits_huge(struct cow_child *self, void *arg)
+{
+	size_t len = 2 * cow_pmd_size();
+	struct cow_undo undo = {};
+	struct shared *sh = arg;
+	char *page, *area;
+	struct cow_child c;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(sh->cgroup[0]))
+		return 1;
+	page = filled(1);
+	if (!page)
+		return 1;
+	read_huge(sh, HUGE_NOT_YET, page);
+	/* They are allowed already: there is nothing to undo. */
+	if (cow_map_huge(&undo, &area, len, TAG))
+		return 2;
+	read_huge(sh, HUGE_MAPPED, page);
+	if (cow_child_fork(&c, just_stays, NULL) || cow_child_recv(&c) != 1)
+		return 3;
+	cow_touch(area, 'w');
+	read_huge(sh, HUGE_SPLIT, page);
+	if (cow_child_end(&c))
+		return 4;
+	read_huge(sh, HUGE_ALONE, page);
+	cow_unmap(area, len);
+	read_huge(sh, HUGE_UNMAPPED, page);
+	return 0;
+}
+
+TEST_F_TIMEOUT(cgroup_charges, huge_pages_in_stat, TEST_TIMEOUT)
+{
+	const int nr = cow_pmd_size() / ps, slack = nr / 4;
+	/* Huge pages: all, and those that a PMD maps */
+	static const struct huge_stat want[HUGE_STATES] = {
+		[HUGE_MAPPED] = { 2, 2 },
+		/* The child still has the one whose mapping is split, as a whole. */
+		[HUGE_SPLIT] = { 2, 2 },
+		[HUGE_ALONE] = { 2, 1 },
+	};
+	struct shared *sh = new_shared(self->cgroup);
+	const struct huge_stat *was;
+	const char *reason;
+	struct cow_child c;
+	char *area;
+	int i;
+
+	ASSERT_NE(NULL, sh);
+	reason = cow_map_huge(&self->undo, &area, 2 * cow_pmd_size(), TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	cow_unmap(area, 2 * cow_pmd_size());
+	ASSERT_EQ(0, cow_child_fork(&c, splits_huge, sh));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	was = &sh->huge[HUGE_NOT_YET];
+	for (i = HUGE_MAPPED; i < HUGE_STATES; i++) {
+		EXPECT_GE(slack, labs(sh->huge[i].anon - was->anon - want[i].anon * nr))
+			TH_LOG("state %d: anon has %ld pages more", i,
+			       sh->huge[i].anon - was->anon);
+		EXPECT_GE(slack, labs(sh->huge[i].thp - was->thp - want[i].thp * nr))
+			TH_LOG("state %d: anon_thp has %ld pages more", i,
+			       sh->huge[i].thp - was->thp);
+	}
 }
 
 /*

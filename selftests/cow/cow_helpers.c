@@ -986,6 +986,81 @@ int cow_uffd_move(int fd, void *to, const void *from, size_t len, long long *mov
 	return ret;
 }
 
+/* Since 6.7 */
+#ifndef PAGEMAP_SCAN
+struct page_region {
+	__u64 start;
+	__u64 end;
+	__u64 categories;
+};
+
+struct pm_scan_arg {
+	__u64 size;
+	__u64 flags;
+	__u64 start;
+	__u64 end;
+	__u64 walk_end;
+	__u64 vec;
+	__u64 vec_len;
+	__u64 max_pages;
+	__u64 category_inverted;
+	__u64 category_mask;
+	__u64 category_anyof_mask;
+	__u64 return_mask;
+};
+
+#define PAGEMAP_SCAN		_IOWR('f', 16, struct pm_scan_arg)
+#define PAGE_IS_WRITTEN		0x2
+#define PAGE_IS_PRESENT		0x8
+#define PM_SCAN_WP_MATCHING	0x1
+#define PM_SCAN_CHECK_WPASYNC	0x2
+#endif
+
+#define MAX_REGIONS		64
+
+/* One call of the kernel, which says in args->walk_end how far it got */
+static int scan_once(int fd, struct pm_scan_arg *args, const char *p, unsigned char *times)
+{
+	size_t ps = cow_page_size();
+	struct page_region found[MAX_REGIONS];
+	int i, nr;
+	__u64 addr;
+
+	args->vec = (uintptr_t)found;
+	nr = ioctl(fd, PAGEMAP_SCAN, args);
+	if (nr < 0)
+		return -errno;
+	for (i = 0; i < nr; i++)
+		for (addr = found[i].start; addr < found[i].end; addr += ps)
+			times[(addr - (uintptr_t)p) / ps]++;
+	return args->walk_end > args->start ? 0 : -ELOOP;
+}
+
+int cow_scan_written(const char *p, int nr, const struct cow_scan *scan,
+		     unsigned char *times)
+{
+	struct pm_scan_arg args = {
+		.size = sizeof(args),
+		.flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+		.start = (uintptr_t)p,
+		.end = (uintptr_t)(p + nr * cow_page_size()),
+		.vec_len = scan->max_regions ? scan->max_regions : MAX_REGIONS,
+		.max_pages = scan->max_pages,
+		.category_mask = PAGE_IS_WRITTEN,
+		.return_mask = PAGE_IS_WRITTEN | (scan->also_present ? PAGE_IS_PRESENT : 0),
+	};
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), ret = 0;
+
+	if (fd < 0)
+		return -errno;
+	while (!ret && args.start < args.end) {
+		ret = scan_once(fd, &args, p, times);
+		args.start = args.walk_end;
+	}
+	close(fd);
+	return ret;
+}
+
 int cow_unshare(const void *addr)
 {
 	char byte;

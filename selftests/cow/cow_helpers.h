@@ -380,6 +380,21 @@ int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
  */
 int cow_uffd_move(int fd, void *to, const void *from, size_t len, long long *moved);
 
+/* How much at a time; 0 is all, or many */
+struct cow_scan {
+	int max_pages;
+	int max_regions;	/* of pages that are alike */
+	bool also_present;	/* ask which pages are present, too */
+};
+
+/*
+ * Since 6.7, with UFFD_FEATURE_WP_ASYNC: which of the nr pages at p were written since they
+ * were protected? times counts how often each is reported. These are protected again.
+ * 0 or a negative errno
+ */
+int cow_scan_written(const char *p, int nr, const struct cow_scan *scan,
+		     unsigned char *times);
+
 /*
  * Memory cgroups
  */

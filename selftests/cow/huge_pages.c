@@ -539,6 +539,28 @@ TEST_F_TIMEOUT(huge_pages, uffd_asynchronous, TEST_TIMEOUT)
 	close(fd);
 }
 
+/* A part of a huge page cannot be protected again without a report of the rest. */
+TEST_F_TIMEOUT(huge_pages, uffd_scanned_in_parts, TEST_TIMEOUT)
+{
+	unsigned char times[MAX_PAGES] = {};
+	const struct cow_scan all = {};
+	int i, fd, half = nr / 2;
+	const char *reason;
+
+	reason = cow_uffd_wp(&fd, area, pages * ps, UFFD_FEATURE_WP_ASYNC);
+	if (reason)
+		SKIP(return, "asynchronous: %s", reason);
+	/* Nothing is protected yet: all pages count as written. */
+	ASSERT_EQ(0, cow_scan_written(area, half, &all, times));
+	ASSERT_EQ(0, cow_scan_written(area + half * ps, pages - half, &all, times + half));
+	ASSERT_EQ(0, cow_scan_written(area, pages, &all, times));
+	for (i = 0; i < pages; i++)
+		EXPECT_EQ(1, times[i])
+			TH_LOG("page %d", i);
+	EXPECT_EQ(pages, pages_with(COW_PM_UFFD_WP, 0, pages));
+	close(fd);
+}
+
 /* Read-only and back: a protected page must not become writable by that. */
 TEST_F_TIMEOUT(huge_pages, uffd_after_mprotect, TEST_TIMEOUT)
 {
@@ -824,6 +846,99 @@ TEST_F_TIMEOUT(huge_pages, partly_shared_mthp_in_swap, TEST_TIMEOUT)
 	write_all(_metadata);
 }
 
+/*
+ * Reclaim splits folios, not only their mapping. A small page of zeroes becomes the zero
+ * page then.
+ */
+
+/* NULL, or why the first nr_pages pages are in large folios yet */
+static const char *split_folios(int nr_pages)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "%d,0x%lx,0x%lx", getpid(), (unsigned long)area,
+		 (unsigned long)(area + nr_pages * ps));
+	cow_drain_lru();
+	if (cow_write_file("/sys/kernel/debug/split_huge_pages", text))
+		return "no split_huge_pages in debugfs";
+	return cow_large_pages(area, nr_pages) ? "the huge pages are not split" : NULL;
+}
+
+/* Every third one */
+static bool emptied(int page)
+{
+	return page % 3 == 0;
+}
+
+static void empty_pages(int nr_pages)
+{
+	int i;
+
+	for (i = 0; i < nr_pages; i++)
+		if (emptied(i))
+			memset(area + i * ps, 0, ps);
+}
+
+static int wrong_emptied(int nr_pages)
+{
+	int i;
+
+	for (i = 0; i < nr_pages; i++)
+		if (!intact(area + i * ps, emptied(i), false))
+			return i;
+	return -1;
+}
+
+TEST_F_TIMEOUT(huge_pages, uffd_of_split_folio, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd;
+
+	empty_pages(nr);
+	reason = protect_first(&fd);
+	if (!reason)
+		reason = split_folios(nr);
+	if (reason)
+		SKIP(return, "%s", reason);
+	EXPECT_EQ(nr, pages_with(COW_PM_UFFD_WP, 0, nr));
+	EXPECT_TRUE(write_is_reported(0));
+	EXPECT_TRUE(write_is_reported(1));
+	EXPECT_EQ(-1, wrong_emptied(nr));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(huge_pages, soft_dirty_of_split_folio, TEST_TIMEOUT)
+{
+	const char *reason;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, COW_NO_SOFT_DIRTY);
+	clear_soft_dirty(_metadata);
+	empty_pages(nr);
+	reason = split_folios(nr);
+	if (reason)
+		SKIP(return, "%s", reason);
+	/* The whole huge page was. */
+	EXPECT_EQ(nr, pages_with(COW_PM_SOFT_DIRTY, 0, nr));
+	EXPECT_EQ(0, pages_with(COW_PM_SOFT_DIRTY, nr, nr));
+	EXPECT_EQ(-1, wrong_emptied(nr));
+}
+
+/* A folio that is shared is still shared when it is split. */
+TEST_F_TIMEOUT(huge_pages, shared_while_split, TEST_TIMEOUT)
+{
+	const char *reason;
+
+	share_with(_metadata, keeps, NULL);
+	reason = split_folios(nr);
+	if (reason) {
+		cow_child_end(&child);
+		SKIP(return, "%s", reason);
+	}
+	write_all(_metadata);
+	EXPECT_EQ(-1, by_child->wrong);
+}
+
 /* No TLB entry allows a write after mprotect(), for any page of the folio. */
 TEST_F_TIMEOUT(huge_pages, mthp_read_only, TEST_TIMEOUT)
 {
@@ -1040,6 +1155,74 @@ static int share_and_write(struct cow_child *self, void *cgroup)
 			return 5;
 	}
 	return 0;
+}
+
+/*
+ * MADV_FREE on a folio, of which two pages were written to since: reclaim unmaps it, sees
+ * that it may not drop it, and maps it again. Page 0 is the parent's alone, and writable.
+ */
+#define NOT_RECLAIMED	101
+
+static int sees_no_write(struct cow_child *self, void *arg)
+{
+	int i;
+
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	for (i = 2; i < pages / 2; i++)
+		if (cow_peek(area + i * ps) == 'w')
+			return 1 + i;
+	return 0;
+}
+
+static int frees_and_writes(struct cow_child *self, void *cgroup)
+{
+	struct cow_undo undo = {};
+	struct cow_child c;
+	int i;
+
+	(void)self;
+	if (cow_pin_cpu() || cow_cgroup_enter(cgroup))
+		return 1;
+	/* Without swap what was freed is all that reclaim finds. */
+	cow_cgroup_write(cgroup, "memory.swap.max", "0");
+	/* They are allowed already: there is nothing to undo. */
+	if (map_mthp(&undo))
+		return NO_HUGE_PAGE;
+	if (madvise(area, pages * ps, MADV_FREE) || cow_drain_lru())
+		return NOT_RECLAIMED;
+	cow_touch(area, 'w');
+	cow_touch(area + ps, 'w');
+	if (madvise(area, ps, MADV_DONTFORK) || cow_child_fork(&c, sees_no_write, NULL) ||
+	    cow_child_recv(&c) != 1 || madvise(area, ps, MADV_DOFORK))
+		return 2;
+	for (i = 0; i < 20 && !(cow_page_flags(area) & COW_KPF_SWAPBACKED); i++)
+		cow_cgroup_write(cgroup, "memory.reclaim", "1M");
+	if (!(cow_page_flags(area) & COW_KPF_SWAPBACKED))
+		return NOT_RECLAIMED;
+	for (i = 0; i < pages / 2; i++)
+		cow_touch(area + i * ps, 'w');
+	return cow_child_end(&c) ? 3 : 0;
+}
+
+TEST_F_TIMEOUT(huge_pages, mthp_reclaimed_in_vain, TEST_TIMEOUT)
+{
+	const char *reason;
+	int ret;
+
+	reason = map_mthp(&self->undo);
+	if (!reason)
+		reason = cow_cgroup_make(self->cgroup, "cow_huge");
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_child_fork(&child, frees_and_writes, self->cgroup));
+	ret = cow_child_wait(&child);
+	if (ret == NO_HUGE_PAGE)
+		SKIP(return, "got no huge pages of 64 kB");
+	if (ret == NOT_RECLAIMED)
+		SKIP(return, "reclaim has not tried to drop the folio");
+	EXPECT_EQ(0, ret);
 }
 
 /* When the last process of a cgroup has exited, at most charge batches are left. */

@@ -20,35 +20,6 @@
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
 
-/* Since 6.7 */
-#ifndef PAGEMAP_SCAN
-struct page_region {
-	__u64 start;
-	__u64 end;
-	__u64 categories;
-};
-
-struct pm_scan_arg {
-	__u64 size;
-	__u64 flags;
-	__u64 start;
-	__u64 end;
-	__u64 walk_end;
-	__u64 vec;
-	__u64 vec_len;
-	__u64 max_pages;
-	__u64 category_inverted;
-	__u64 category_mask;
-	__u64 category_anyof_mask;
-	__u64 return_mask;
-};
-
-#define PAGEMAP_SCAN		_IOWR('f', 16, struct pm_scan_arg)
-#define PAGE_IS_WRITTEN		0x2
-#define PM_SCAN_WP_MATCHING	0x1
-#define PM_SCAN_CHECK_WPASYNC	0x2
-#endif
-
 #define NR		64	/* pages */
 #define TAG		23
 #define FIRST_ONE_IN_EIGHT	5
@@ -811,6 +782,41 @@ TEST_F_TIMEOUT(write_tracking, uffd_follows_child, TEST_TIMEOUT)
 	expect_reported(_metadata, odd, odd);
 }
 
+/* The child inherits the protection of pages in swap, too. */
+TEST_F_TIMEOUT(write_tracking, uffd_follows_child_in_swap, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+
+	reason = protect_pages(self->p, odd, UFFD_FEATURE_EVENT_FORK);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(0, share(&c, writes_all, self->p));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, odd);
+}
+
+/* Pages of a private file that are protected before anybody has looked at them */
+TEST_F_TIMEOUT(write_tracking, uffd_of_unmapped_file, TEST_TIMEOUT)
+{
+	const char *reason;
+	int i;
+
+	ASSERT_EQ(0, map_file(self->p));
+	reason = protect_pages(self->p, odd, UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
+	if (reason)
+		SKIP(return, "%s", reason);
+	for (i = 0; i < NR; i += 3)
+		cow_peek(self->p + i * ps);
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, no_page);
+	EXPECT_EQ(-1, wrong_content(self->p, every_page));
+}
+
 /*
  * In asynchronous mode nobody is told: the kernel takes the protection away, by which a
  * monitor sees later what was written. Reused, copied, and reused again
@@ -838,61 +844,65 @@ TEST_F_TIMEOUT(write_tracking, uffd_asynchronous, TEST_TIMEOUT)
 	close(fd);
 }
 
-/* Notes which pages were written since they were protected, and protects these again. */
-static int scan_written(char *p, bool written[NR])
+/* Which pages were written since they were protected? These are protected again. */
+static void expect_scanned(struct __test_metadata *_metadata, const char *p,
+			   const struct cow_scan *scan, page_set written)
 {
-	struct page_region found[NR];
-	struct pm_scan_arg args = {
-		.size = sizeof(args),
-		.flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
-		.start = (uintptr_t)p,
-		.end = (uintptr_t)(p + NR * ps),
-		.vec = (uintptr_t)found,
-		.vec_len = NR,
-		.category_mask = PAGE_IS_WRITTEN,
-		.return_mask = PAGE_IS_WRITTEN,
-	};
-	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	int i, nr;
-	__u64 addr;
+	unsigned char times[NR] = {};
+	int i;
 
-	if (fd < 0)
-		return -errno;
-	nr = ioctl(fd, PAGEMAP_SCAN, &args);
-	if (nr < 0)
-		nr = -errno;
-	close(fd);
-	memset(written, 0, NR * sizeof(*written));
-	for (i = 0; i < nr; i++)
-		for (addr = found[i].start; addr < found[i].end; addr += ps)
-			written[(addr - (uintptr_t)p) / ps] = true;
-	return nr < 0 ? nr : 0;
+	/* It is as old as UFFD_FEATURE_WP_ASYNC. */
+	ASSERT_EQ(0, cow_scan_written(p, NR, scan, times));
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(written(i), times[i])
+			TH_LOG("page %d", i);
+}
+
+static bool first_half(int i)
+{
+	return i < NR / 2;
 }
 
 /* What was written before the fork is read-only when it is protected again. */
 TEST_F_TIMEOUT(write_tracking, uffd_scanned, TEST_TIMEOUT)
 {
-	bool written[NR];
+	const struct cow_scan all = {};
 	struct cow_child c;
-	int i, fd;
+	int fd;
 
 	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
 		SKIP(return, "no asynchronous write protection by userfaultfd");
 	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
 	cow_fill(self->p, NR / 2 * ps, TAG);
 	ASSERT_EQ(0, share(&c, keeps, self->p));
-	/* It is as old as UFFD_FEATURE_WP_ASYNC. */
-	ASSERT_EQ(0, scan_written(self->p, written));
-	for (i = 0; i < NR; i++)
-		EXPECT_EQ(i < NR / 2, written[i])
-			TH_LOG("page %d, written before the fork", i);
+	expect_scanned(_metadata, self->p, &all, first_half);
 	write_pages(self->p, odd);
-	ASSERT_EQ(0, scan_written(self->p, written));
-	for (i = 0; i < NR; i++)
-		EXPECT_EQ(odd(i), written[i])
-			TH_LOG("page %d, written after the fork", i);
+	expect_scanned(_metadata, self->p, &all, odd);
 	EXPECT_EQ(-1, wrong_content(self->p, odd));
 	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+/* Where the caller has no room for all pages, the rest is told next time. */
+TEST_F_TIMEOUT(write_tracking, uffd_scanned_in_parts, TEST_TIMEOUT)
+{
+	const struct cow_scan all = {}, scans[] = {
+		{ .max_pages = 5 },
+		{ .max_regions = 1 },
+		{ .max_pages = 5, .also_present = true },
+		{ .max_regions = 1, .also_present = true },
+	};
+	unsigned int i;
+	int fd;
+
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+	for (i = 0; i < ARRAY_SIZE(scans); i++) {
+		write_pages(self->p, runs);
+		expect_scanned(_metadata, self->p, &scans[i], runs);
+		expect_scanned(_metadata, self->p, &all, no_page);
+	}
 	close(fd);
 }
 
