@@ -274,7 +274,7 @@ static int lose_page(void)
 	/* MADV_FREE waits in a per-CPU LRU batch. */
 	if (page == MAP_FAILED || cow_pin_cpu())
 		return 2;
-	*page = 'x';
+	memset(page, 'x', ps);
 	madvise(page, ps, MADV_PAGEOUT);
 	cow_peek(page);
 	pid = fork();
