@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Copies and memory cgroups, to the page: how much is charged and to whom, also when
- * somebody else writes to the memory; the limits of ancestors; what is reclaimed before
- * anybody is killed; cgroups that are removed while their pages are copied. True on any
- * kernel. accounting.c finds out what leaks.
+ * somebody else writes to the memory, or reads it from swap; the limits of ancestors; what
+ * is reclaimed before anybody is killed; huge pages in memory.stat; cgroups that are removed
+ * while their pages are copied. True on any kernel. accounting.c finds out what leaks.
  */
 #include <fcntl.h>
 #include <sched.h>

@@ -7,7 +7,8 @@
  * else has the huge page, a write makes all of it writable, without a copy. Soft-dirty
  * bits, write protection by userfaultfd, pipes and pins work as with small pages, and
  * nothing leaks. What is written to a private mapping of a huge page of a file does not
- * get to the file. True on any kernel.
+ * get to the file. Where PTEs map a folio, and when it is split, each page stays as shared
+ * and as protected as it was. True on any kernel.
  */
 #include <fcntl.h>
 #include <limits.h>

@@ -2,8 +2,8 @@
 /*
  * A mapping changes after some of its pages were copied, and others are still shared:
  * it is made read-only, moved, merged, written to by force, shared again, or reclaimed,
- * or its file gets a hole. No page becomes writable that way, none is lost, and none is
- * anybody else's. True on any kernel.
+ * or its file gets a hole; in swap it is shared by many, or nothing but zeroes. No page
+ * becomes writable that way, none is lost, and none is anybody else's. True on any kernel.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
