@@ -5,9 +5,10 @@
  *
  * fork() must see the pin, and copy the page for the child at once: were it shared, then
  * the parent's next write would go to a copy, and the device would go on with the old
- * page. For the same reason a pin for a long time, even for reading, gets a page of its own
- * where there is the zero page, or one of a file or of KSM. The mm's MMF_HAS_PINNED, set by the first pin, is never cleared, so each test is
- * a process of its own, all of whose pins are fast. True on any kernel.
+ * page. For the same reason a pin for a long time, even for reading, gets a page of its
+ * own where there is the zero page, or one of a file or of KSM. The mm's MMF_HAS_PINNED, set
+ * by the first pin, is never cleared, so each test is a process of its own, all of whose pins
+ * are fast. True on any kernel.
  */
 #include <fcntl.h>
 #include <pthread.h>
