@@ -3,14 +3,21 @@
 #
 # Tests of the mails into which split_tests.py divides the real tests.
 
+# split_mails SOURCE: the mails of the real tests in SOURCE, in $SCRATCH/mails
+split_mails()
+{
+	rm -rf "$SCRATCH/mails"
+	mkdir "$SCRATCH/mails"
+	files_of_tests "$1" | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
+		"$ROOT/$1" . "$SCRATCH/mails" || complain "$1 cannot be split"
+}
+
 # The real kselftests: with each mail, make knows how to build all that the Makefile names.
 test_mails_build()
 {
 	local part all=$SCRATCH/all/cow
-	rm -rf "$SCRATCH/mails"
-	mkdir -p "$SCRATCH/mails" "$all"
-	files_of_tests selftests/cow | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
-		"$ROOT/selftests/cow" . "$SCRATCH/mails" || complain "they cannot be split" || return
+	split_mails selftests/cow || return
+	mkdir -p "$all"
 	# In place of the kernel's
 	cat > "$SCRATCH/all/lib.mk" <<-'END'
 	TEST_GEN_PROGS := $(addprefix $(OUTPUT)/,$(TEST_GEN_PROGS))
@@ -31,10 +38,7 @@ test_mail_sizes()
 {
 	local source part size
 	for source in kunit selftests/cow; do
-		rm -rf "$SCRATCH/mails"
-		mkdir "$SCRATCH/mails"
-		files_of_tests "$source" | "$PYTHON" "$ROOT/scripts/lib/split_tests.py" \
-			"$ROOT/$source" target "$SCRATCH/mails" || complain "$source cannot be split" || return
+		split_mails "$source" || return
 		for part in "$SCRATCH"/mails/*; do
 			# a header, the message, and one character more per line
 			size=$(find "$part" -type f -exec cat {} + | sed 's/^/+/' | wc -c)

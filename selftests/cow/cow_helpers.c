@@ -576,24 +576,20 @@ const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 t
 	return NULL;
 }
 
-const char *cow_map_huge_zero(struct cow_undo *undo, char **area, size_t len)
+const char *cow_map_huge_zero(struct cow_undo *undo, char **area)
 {
+	size_t len = cow_pmd_size();
 	/* Allows huge pages */
 	const char *reason = cow_map_huge(undo, area, len, 0);
-	size_t off;
 
 	if (reason)
 		return reason;
 	if (madvise(*area, len, MADV_DONTNEED) || madvise(*area, len, MADV_HUGEPAGE))
 		return "no memory";
 	/* A read brings it. */
-	for (off = 0; off < len; off += cow_pmd_size()) {
-		cow_peek(*area + off);
-		if (!(cow_pagemap(*area + off + cow_pmd_size() - cow_page_size()) &
-		      COW_PM_PRESENT))
-			return "got no huge zero page";
-	}
-	return NULL;
+	cow_peek(*area);
+	return cow_pagemap(*area + len - cow_page_size()) & COW_PM_PRESENT ?
+	       NULL : "got no huge zero page";
 }
 
 const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len)

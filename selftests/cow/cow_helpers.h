@@ -249,8 +249,8 @@ void cow_unmap(void *addr, size_t len);
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag);
 /* The same with folios of 64 kB, which PTEs map */
 const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 tag);
-/* A mapping of so many bytes that has the huge zero page, as nobody has written to it */
-const char *cow_map_huge_zero(struct cow_undo *undo, char **area, size_t len);
+/* A mapping of the size of a huge page that has the huge zero page */
+const char *cow_map_huge_zero(struct cow_undo *undo, char **area);
 /* One hugetlb page, of *len bytes, that is not there yet; the pool has a few more. */
 const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len);
 

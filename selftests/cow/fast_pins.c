@@ -221,7 +221,7 @@ TEST_F_TIMEOUT(fast_pins, of_huge_zero_page, TEST_TIMEOUT)
 	const char *reason;
 	char *p;
 
-	reason = cow_map_huge_zero(&self->undo, &p, cow_pmd_size());
+	reason = cow_map_huge_zero(&self->undo, &p);
 	if (reason)
 		SKIP(return, "%s", reason);
 	pin_before_write(_metadata, p);

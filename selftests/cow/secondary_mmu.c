@@ -461,7 +461,7 @@ TEST_F_TIMEOUT(secondary_mmu, huge_zero_page, TEST_TIMEOUT)
 	struct mirror *m = &self->m;
 	const char *reason;
 
-	reason = cow_map_huge_zero(&self->undo, &m->area, cow_pmd_size());
+	reason = cow_map_huge_zero(&self->undo, &m->area);
 	if (reason)
 		SKIP(return, "%s", reason);
 	write_mirrored(_metadata, m);
@@ -697,47 +697,33 @@ TEST_F_TIMEOUT(secondary_mmu, dropped, TEST_TIMEOUT)
 }
 
 /* Pages that are somewhere else now are not here any more. */
+static void check_moved(struct __test_metadata *_metadata, struct mirror *m, const char *to)
+{
+	unsigned int page;
+
+	check_dropped(_metadata, m);
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(tag_of(to, m->ps, page), DEV);
+}
+
 TEST_F_TIMEOUT(secondary_mmu, moved, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 	size_t len = PAGES * m->ps;
-	const char *reason;
-	unsigned int page;
-	int uffd;
 	char *to;
 
 	write_by_device(_metadata, m);
 	to = mremap(m->area, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
 	ASSERT_NE(to, MAP_FAILED);
-	check_dropped(_metadata, m);
-	for (page = 0; page < PAGES; page++)
-		ASSERT_EQ(tag_of(to, m->ps, page), DEV);
-
-	to = cow_map(len, len);
-	ASSERT_NE(to, NULL);
-	reason = cow_uffd_missing(&uffd, to, len, UFFD_FEATURE_MOVE);
-	if (reason)
-		return;
-	write_by_device(_metadata, m);
-	ASSERT_EQ(cow_uffd_move(uffd, to, m->area, len, NULL), 0);
-	check_dropped(_metadata, m);
-	for (page = 0; page < PAGES; page++)
-		ASSERT_EQ(tag_of(to, m->ps, page), DEV);
-	close(uffd);
+	check_moved(_metadata, m, to);
 }
 
-TEST_F_TIMEOUT(secondary_mmu, moved_huge, TEST_TIMEOUT)
+static void move_by_userfaultfd(struct __test_metadata *_metadata, struct mirror *m, size_t len)
 {
-	struct mirror *m = &self->m;
-	size_t len = cow_pmd_size();
+	char *to = cow_map(len, len);
 	const char *reason;
 	int uffd;
-	char *to;
 
-	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
-	if (reason)
-		SKIP(return, "%s", reason);
-	to = cow_map(len, len);
 	ASSERT_NE(to, NULL);
 	reason = cow_uffd_missing(&uffd, to, len, UFFD_FEATURE_MOVE);
 	if (reason)
@@ -745,8 +731,25 @@ TEST_F_TIMEOUT(secondary_mmu, moved_huge, TEST_TIMEOUT)
 	write_by_device(_metadata, m);
 	ASSERT_EQ(cow_drain_lru(), 0);
 	ASSERT_EQ(cow_uffd_move(uffd, to, m->area, len, NULL), 0);
-	check_dropped(_metadata, m);
+	check_moved(_metadata, m, to);
 	close(uffd);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, moved_by_userfaultfd, TEST_TIMEOUT)
+{
+	move_by_userfaultfd(_metadata, &self->m, PAGES * self->m.ps);
+}
+
+TEST_F_TIMEOUT(secondary_mmu, moved_by_userfaultfd_huge, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	size_t len = cow_pmd_size();
+	const char *reason;
+
+	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
+	if (reason)
+		SKIP(return, "%s", reason);
+	move_by_userfaultfd(_metadata, m, len);
 }
 
 /* Pages in the device's own memory are shared by a fork, and come back to who touches them. */
