@@ -498,7 +498,7 @@ static bool model_unused_far(const struct gather_space *g, unsigned int fault,
 	unsigned int far = e->before >= e->after ? fault - e->before : fault + e->after;
 	unsigned int page;
 
-	/* Where a run of windows is taken to begin may be out of reach. */
+	/* The run may begin beyond the part of the page table that the model has. */
 	if (!model_in_reach(g, fault, far))
 		return true;
 	for (page = g->start; page < g->end; page++) {
@@ -705,7 +705,7 @@ static void expect_windows(struct kunit *test, const struct windows_case *c, int
 	KUNIT_EXPECT_EQ(test, e.after, step > 0 ? want : 0);
 }
 
-/* A run of whole windows is not counted, unless nothing tells that they were. */
+/* A run of whole windows is not counted, unless nothing shows that they are windows. */
 static void windows(struct kunit *test)
 {
 	const struct windows_case *c = test->param_value;

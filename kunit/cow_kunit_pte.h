@@ -11,7 +11,7 @@
 
 struct kunit;
 
-/* Can a write that took a fault be told from one that hardware noted? */
+/* Can the kernel tell a page that took a write fault from one whose PTE hardware made dirty? */
 #define HAS_DEMAND	(IS_ENABLED(CONFIG_MEM_SOFT_DIRTY) || IS_ENABLED(CONFIG_ARM64))
 
 /* The flags of private anonymous memory after mmap() */

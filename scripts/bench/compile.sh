@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# bench compile: what a build costs that forks and execs for each of its files, and gains
-# nothing by copying ahead. A QEMU plugin counts the kernel's instructions, without and
+# bench compile: what copying ahead costs a build with make and gcc, which forks and execs for
+# each file, and gains nothing by it. A QEMU plugin counts the kernel's instructions, without and
 # with copying ahead. Needs bench.sh and plugin.sh.
 
 COMPILED_FILES=30

@@ -267,7 +267,7 @@ run_switched_on()
 
 # run_options_off: once more without the options that the submission adds, and as
 # distributions build their kernels. It may have put a rule under an option, or into an
-# assertion. What our own options leave behind is build-size's to say. A submission that
+# assertion. For our own options build-size finds out what they leave. A submission that
 # has failed needs no other guest.
 run_options_off()
 {

@@ -153,8 +153,8 @@ run_check()
 	gate_report verdict "$G_RESULT" "$name" $((SECONDS - start)) "$status" $moved
 }
 
-# The newest five of each check are kept: whoever goes back and forth between two
-# versions of a series does not wait twice.
+# The newest five of each check are kept, so that the results of both versions are there for
+# someone who goes back and forth between two versions of a series.
 drop_old_results()
 {
 	local dir

@@ -143,8 +143,8 @@ commit_tests()
 	rm -rf "$parts"
 }
 
-# extract_wired_files WIRING PARTS: the files that the wiring changes, changed; the
-# index stays as it was
+# extract_wired_files WIRING PARTS: write the files that the wiring changes, with its changes,
+# to PARTS/wired. The index of the tree is as before.
 extract_wired_files()
 {
 	[ -f "$1" ] || return 0

@@ -81,8 +81,8 @@ tests_of()
 # Which mutants have to be run again after a change
 #
 
-# A line for each mutant that its test has killed: the kernel, the mutant, and a hash of
-# what both were then, without other tests of the same file. 'mutants --record' writes it.
+# A line for each mutant that its test has killed: the kernel, the mutant, and a hash of the
+# mutant and of that test as they were then. 'mutants --record' writes it.
 VERIFIED=$ROOT/fixtures/mutants.verified
 
 # sources_of_test TEST: the files that a test is made of

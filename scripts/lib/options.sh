@@ -3,8 +3,8 @@
 #
 # The command line: options, and what a value must look like.
 
-# Options with a value: the variable that gets it, the function that checks it, and what
-# that one is told
+# Options with a value: the variable that gets it, the function that checks it, and the
+# rest of that function's arguments
 declare -A VALUE_OPTIONS=([append]="APPEND any_value" [arch]="ARCH need_arch"
 	[base]="BASE need_value a kernel's name, a path, or a revision of --tree"
 	[base-config]="BASE_CONFIG need_base_config" [config]="SET_CONFIG need_config" [count]="COUNT need_number"
@@ -112,7 +112,8 @@ takes()
 }
 
 #
-# need_* OPTION VALUE: whether the value is one. Sets VALUE if the variable gets another one.
+# need_* OPTION VALUE: dies if the value is not a valid one. May set VALUE to what the
+# variable is to get instead.
 #
 
 any_value()

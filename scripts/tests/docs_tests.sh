@@ -71,7 +71,7 @@ longer_than()
 	xargs -d '\n' awk -v most="$1" 'FNR == most + 1 { print FILENAME }'
 }
 
-# A reader holds a file in the head.
+# A reader must be able to hold a file in the head.
 test_length_of_files()
 {
 	local long

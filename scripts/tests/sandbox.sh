@@ -47,8 +47,8 @@ serve_pool()
 	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
 }
 
-# A copy of the harness in $BOX with a series of two patches. It is made once, and comes
-# back as it was.
+# A copy of the harness in $BOX with a series of two patches. It is made once; later calls
+# restore it.
 make_sandbox()
 {
 	BOX=$SCRATCH/box

@@ -96,8 +96,8 @@ test_killed_anywhere()
 	done
 }
 
-# What a git that was killed leaves behind, in an instant that test_killed_anywhere seldom
-# hits
+# Locks of a git that was killed: test_killed_anywhere seldom hits the instant in which they
+# exist.
 test_stale_locks()
 {
 	box tree && want_status 0 || return

@@ -8,6 +8,8 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -184,6 +186,41 @@ void cow_own_stack(void)
 		return;
 	for (; p < end; p += ps)
 		*p = *p;
+}
+
+struct fork_message {
+	pthread_t reader;
+	int fd;
+	int child_fd;	/* or a negative errno */
+};
+
+static void *read_fork_message(void *arg)
+{
+	struct fork_message *m = arg;
+	struct pollfd poll_fd = { .fd = m->fd, .events = POLLIN };
+	struct uffd_msg msg;
+
+	m->child_fd = -EPROTO;
+	if (poll(&poll_fd, 1, -1) == 1 &&
+	    read(m->fd, &msg, sizeof(msg)) == sizeof(msg) && msg.event == UFFD_EVENT_FORK)
+		m->child_fd = msg.arg.fork.ufd;
+	return NULL;
+}
+
+/* The fork waits until another thread has read its message. */
+int cow_uffd_fork(struct cow_child *c, cow_child_fn fn, void *arg, int fd)
+{
+	struct fork_message m = { .fd = fd };
+	int ret;
+
+	ret = -pthread_create(&m.reader, NULL, read_fork_message, &m);
+	if (ret)
+		return ret;
+	ret = cow_child_fork(c, fn, arg);
+	if (ret)
+		pthread_cancel(m.reader);
+	pthread_join(m.reader, NULL);
+	return ret ?: m.child_fd;
 }
 
 int cow_child_idle(struct cow_child *c)

@@ -542,6 +542,11 @@ typedef int (*cow_child_fn)(struct cow_child *self, void *arg);
 /* Fork a child that runs fn; 0 or a negative errno. It dies with its parent. */
 int cow_child_fork(struct cow_child *c, cow_child_fn fn, void *arg);
 /*
+ * The same where fd, a userfaultfd, follows forks (UFFD_FEATURE_EVENT_FORK). The userfaultfd
+ * of the child, without which its memory is not protected; or a negative errno
+ */
+int cow_uffd_fork(struct cow_child *c, cow_child_fn fn, void *arg, int fd);
+/*
  * Either side: send a byte (0 to 254) to the other, or await one from it.
  * -EPIPE when the other side has ended or called cow_child_end().
  */

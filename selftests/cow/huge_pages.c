@@ -432,16 +432,21 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
  * Protect the first huge page. A write to it gets SIGBUS, so that no thread has to wait.
  * A child's memory is not protected, as nobody asks to follow the fork.
  */
-static const char *protect_first(int *fd)
+static const char *protect_first_and(int *fd, __u64 features)
 {
 	struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
 	const char *reason;
 
 	sigaction(SIGBUS, &action, NULL);
-	reason = cow_uffd_wp(fd, area, pages * ps, UFFD_FEATURE_SIGBUS);
+	reason = cow_uffd_wp(fd, area, pages * ps, features | UFFD_FEATURE_SIGBUS);
 	if (!reason && cow_uffd_protect(*fd, area, nr * ps, true))
 		reason = "cannot write-protect a huge page by userfaultfd";
 	return reason;
+}
+
+static const char *protect_first(int *fd)
+{
+	return protect_first_and(fd, 0);
 }
 
 /* Does a write to the page fail, with its address? */
@@ -479,6 +484,35 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_split, TEST_TIMEOUT)
 	EXPECT_TRUE(write_is_reported(FIRST + 1));
 	EXPECT_TRUE(write_is_reported(OTHER));
 	expect_child_kept(_metadata);
+	close(fd);
+}
+
+static int is_protected_too(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	if (pages_with(COW_PM_UFFD_WP, 0, pages) != nr)
+		return 2;
+	return write_is_reported(FIRST) && !write_is_reported(nr + OTHER) ? 0 : 3;
+}
+
+TEST_F_TIMEOUT(huge_pages, uffd_follows_child, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd, child_fd;
+
+	reason = protect_first_and(&fd, UFFD_FEATURE_EVENT_FORK);
+	if (reason)
+		SKIP(return, "%s", reason);
+	child_fd = cow_uffd_fork(&child, is_protected_too, NULL, fd);
+	ASSERT_LE(0, child_fd);
+	ASSERT_EQ(1, cow_child_recv(&child));
+	EXPECT_EQ(nr, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_TRUE(write_is_reported(FIRST));
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+	close(child_fd);
 	close(fd);
 }
 
@@ -537,6 +571,28 @@ TEST_F_TIMEOUT(huge_pages, uffd_asynchronous, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&child));
 	EXPECT_EQ(-1, by_child->wrong);
 	EXPECT_EQ(0, by_child->protected);
+	close(fd);
+}
+
+/* A debugger that writes to a page which is read-only takes its protection away, too. */
+TEST_F_TIMEOUT(huge_pages, uffd_by_force, TEST_TIMEOUT)
+{
+	const char *reason;
+	ssize_t ret;
+	int fd;
+
+	reason = cow_uffd_wp(&fd, area, pages * ps, UFFD_FEATURE_WP_ASYNC);
+	if (reason)
+		SKIP(return, "asynchronous: %s", reason);
+	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
+	ASSERT_EQ(0, cow_uffd_protect(fd, area, pages * ps, true));
+	ASSERT_EQ(kb(pages), cow_smaps_kb(area, "AnonHugePages"));
+	ret = cow_write_by_force(area + FIRST * ps);
+	if (ret < 0)
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
+	EXPECT_EQ(0, pages_with(COW_PM_UFFD_WP, FIRST, 1));
+	EXPECT_EQ(pages - 1, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_EQ(-1, wrong_page(false, FIRST, 1));
 	close(fd);
 }
 

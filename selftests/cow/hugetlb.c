@@ -5,8 +5,10 @@
  * Parent and child keep what is theirs, also in the TLB of another CPU. Pages in use, free
  * and reserved are counted right. Where the pool has no page left for a copy, the process
  * that reserved the page keeps it, and a child gets SIGBUS instead of any wrong content.
+ * Write protection by userfaultfd is inherited and outlives copies as with small pages.
  * True on any kernel. A device that mirrors such a page is a test of secondary_mmu.
  */
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -391,6 +393,131 @@ TEST_F_TIMEOUT(hugetlb, stale_tlb, TEST_TIMEOUT)
 	ASSERT_NE(NULL, area);
 	for (round = 0; round < TLB_ROUNDS; round++)
 		write_before_a_reader(_metadata, r);
+}
+
+/*
+ * Write protection by userfaultfd
+ */
+
+static bool protected(int i)
+{
+	return cow_pagemap(area + i * huge) & COW_PM_UFFD_WP;
+}
+
+/* Protect the first page. A write to it raises SIGBUS, so that no thread has to wait. */
+static const char *protect_first(int *fd, __u64 features)
+{
+	struct sigaction sa = { .sa_handler = got_sigbus };
+	const char *reason;
+
+	if (sigaction(SIGBUS, &sa, NULL))
+		return strerror(errno);
+	reason = cow_uffd_wp(fd, area, NR * huge, features | UFFD_FEATURE_SIGBUS |
+			     UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
+	if (!reason && cow_uffd_protect(*fd, area, huge, true))
+		reason = "cannot write-protect a hugetlb page by userfaultfd";
+	if (!reason && !protected(0))
+		reason = "pagemap does not tell which hugetlb pages are protected";
+	return reason;
+}
+
+/* Is the first page protected, and no other? */
+static bool first_is_protected(void)
+{
+	return protected(0) && !protected(1) && !protected(2) &&
+	       raises_sigbus(0, true) && !raises_sigbus(1, true);
+}
+
+static int nothing_is_protected(struct cow_child *self, void *arg)
+{
+	int i;
+
+	(void)arg;
+	/* A write would wait for ever, as nobody answers. */
+	for (i = 0; i < NR; i++)
+		if (protected(i))
+			return 2;
+	if (cow_child_stay(self))
+		return 1;
+	for (i = 0; i < NR; i++)
+		if (!page_is(i, OLD))
+			return 3;
+	write_all(BY_CHILD);
+	for (i = 0; i < NR; i++)
+		if (!page_is(i, BY_CHILD))
+			return 4;
+	return 0;
+}
+
+TEST_F_TIMEOUT(hugetlb, uffd_unaware_of_child, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	reason = protect_first(&fd, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, nothing_is_protected);
+	EXPECT_TRUE(first_is_protected());
+	ASSERT_EQ(0, cow_uffd_protect(fd, area, huge, false));
+	write_page(0, BY_PARENT);
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_TRUE(page_is(0, BY_PARENT));
+	EXPECT_TRUE(page_is(2, OLD));
+	close(fd);
+}
+
+static int first_is_protected_too(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	return first_is_protected() ? 0 : 2;
+}
+
+TEST_F_TIMEOUT(hugetlb, uffd_follows_child, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd, child_fd;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	reason = protect_first(&fd, UFFD_FEATURE_EVENT_FORK);
+	if (reason)
+		SKIP(return, "%s", reason);
+	child_fd = cow_uffd_fork(&child, first_is_protected_too, NULL, fd);
+	ASSERT_LE(0, child_fd);
+	ASSERT_EQ(1, cow_child_recv(&child));
+	EXPECT_TRUE(first_is_protected());
+	EXPECT_EQ(0, cow_child_end(&child));
+	close(child_fd);
+	close(fd);
+}
+
+/* A page that is copied for a pin stays protected. */
+TEST_F_TIMEOUT(hugetlb, uffd_of_unshared, TEST_TIMEOUT)
+{
+	const char *reason;
+	int fd, ret;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	reason = protect_first(&fd, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, nothing_is_protected);
+	ret = cow_unshare(area);
+	if (ret) {
+		cow_child_end(&child);
+		SKIP(return, "process_vm_readv: %s", strerror(-ret));
+	}
+	expect_free(_metadata, POOL - NR - 1, "after the pin");
+	EXPECT_TRUE(page_is(0, OLD));
+	EXPECT_TRUE(first_is_protected());
+	EXPECT_EQ(0, cow_child_end(&child));
+	close(fd);
 }
 
 TEST_HARNESS_MAIN

@@ -81,7 +81,7 @@ static bool old_or_dropped(char *page, bool written)
 	return true;
 }
 
-/* Pages are written to in groups of four; the place in its group says by whom. */
+/* Of each four pages, the parent writes to the first one, the child to the second one. */
 static bool by_parent(int i)
 {
 	return i % 4 == 0;
@@ -144,7 +144,7 @@ TEST_F_TIMEOUT(memory_advice, lazily_freed, TEST_TIMEOUT)
 
 	if (madvise(self->p, NR * ps, MADV_FREE))
 		SKIP(return, "MADV_FREE: %s", strerror(errno));
-	/* Now: the mark waits in a batch, too. */
+	/* MADV_FREE only takes effect when the pages leave the batch of their CPU. */
 	ASSERT_EQ(0, cow_drain_lru());
 	ASSERT_EQ(0, cow_child_fork(&c, writes_lazily_freed, self->p));
 	ASSERT_EQ(1, cow_child_recv(&c));
@@ -456,7 +456,7 @@ TEST_F_TIMEOUT(memory_advice, locked, TEST_TIMEOUT)
  * Where copies lie: of two nodes with memory. The policies are this process' own.
  */
 
-/* The first two nodes of which we get a page; how many there are, at most 2 */
+/* Finds the first two nodes that give us a page. Returns how many there are, at most 2. */
 static int find_nodes(int *node)
 {
 	unsigned long mask;
@@ -795,8 +795,8 @@ static bool forks_while_moving(struct __test_metadata *_metadata, struct mover *
 }
 
 /*
- * A fork meets pages that are on their way, and were the parent's own when they left. When
- * they arrive they are shared.
+ * The parent's own pages are being migrated when it forks: once they are there, they must be
+ * shared.
  */
 TEST_F_TIMEOUT(memory_advice, numa_fork_while_moving, TEST_TIMEOUT)
 {
@@ -1005,7 +1005,7 @@ static bool read_faults(const char *page)
 	return cow_minflt() != before;
 }
 
-/* Use CPU time until two folios were seen that are marked: false after half a minute */
+/* Use CPU time until NUMA balancing has marked two folios: false after half a minute */
 static bool wait_for_marks(const char *p, size_t folio_size)
 {
 	const time_t end = time(NULL) + 30;

@@ -752,15 +752,12 @@ TEST_F_TIMEOUT(secondary_mmu, moved_by_userfaultfd_huge, TEST_TIMEOUT)
 	move_by_userfaultfd(_metadata, m, len);
 }
 
-/* Pages in the device's own memory are shared by a fork, and come back to who touches them. */
-TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
+/* A fork shares the pages, wherever they are, and the child keeps what they were. */
+static void share_and_write(struct __test_metadata *_metadata, struct mirror *m)
 {
-	struct mirror *m = &self->m;
 	struct snapshot snap = { .area = m->area, .ps = m->ps };
 	unsigned int page;
 
-	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
-		SKIP(return, "pages do not move to the device");
 	ASSERT_EQ(cow_child_fork(&child, check_snapshot, &snap), 0);
 	ASSERT_EQ(cow_child_recv(&child), 1);
 	for (page = 0; page < PAGES; page++)
@@ -769,6 +766,32 @@ TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
 	for (page = 0; page < PAGES; page++)
 		EXPECT_EQ(tag_of(m->area, m->ps, page), NEW)
 			TH_LOG("page %u", page);
+}
+
+/* Pages in the device's own memory come back to who touches them. */
+TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+
+	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
+		SKIP(return, "pages do not move to the device");
+	share_and_write(_metadata, m);
+}
+
+/* Pages that nobody but the device may use, for its atomic operations, until they are touched */
+TEST_F_TIMEOUT(secondary_mmu, exclusive_to_device, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+
+	if (variant->folios)
+		SKIP(return, "a device gets no large folio for itself");
+	if (device_cmd(m->fd, HMM_DMIRROR_EXCLUSIVE, m->area, m->buf, PAGES) < 0)
+		SKIP(return, "the device gets no page for itself");
+	for (page = 0; page < PAGES; page++)
+		ASSERT_EQ(cow_pagemap(m->area + page * m->ps) & COW_PM_PRESENT, 0);
+	share_and_write(_metadata, m);
+	check_device(_metadata, m, PAGES);
 }
 
 TEST_F_TIMEOUT(secondary_mmu, protected, TEST_TIMEOUT)

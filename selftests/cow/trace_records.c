@@ -201,7 +201,7 @@ static int read_counts(struct cow_stats *s, pid_t pid)
 	return -EAGAIN;
 }
 
-/* 0 is right where the kernel does not know whose address space it is. */
+/* Without memory cgroups the kernel does not know whose address space it is: then it is 0. */
 static bool is_owner(int pid, pid_t owner)
 {
 	return pid == owner ||
@@ -273,7 +273,7 @@ TEST_F_TIMEOUT(trace_records, reuse_ahead, TEST_TIMEOUT)
 		EXPECT_EQ(r->pid, getpid());
 		EXPECT_EQ(r->task, getpid());
 		if (r->reuse_ahead) {
-			/* The fault that has done it ends after it. */
+			/* The record of the same fault comes next, when it ends. */
 			EXPECT_EQ(window, 0U);
 			EXPECT_GT(r->nr, 0U);
 			window = r->nr;
@@ -342,7 +342,7 @@ TEST_F_TIMEOUT(trace_records, reuse_ahead_of_copy, TEST_TIMEOUT)
 		if (!records[i].reuse_ahead)
 			continue;
 		ahead += records[i].nr;
-		/* The fault that has done it ends after it. */
+		/* The record of the same fault comes next, when it ends. */
 		ASSERT_LT(i + 1, nr);
 		EXPECT_EQ(records[i].address, records[i + 1].address);
 		if (strcmp(records[i + 1].outcome, "reused"))
@@ -501,7 +501,7 @@ TEST_F_TIMEOUT(trace_records, lost, TEST_TIMEOUT)
 		for (i = 0; i < nr; i++) {
 			const struct record *r = &records[i];
 
-			/* Not EXPECT: a skip would be all that is left of a failure. */
+			/* Not EXPECT: a SKIP below would hide its failure. */
 			ASSERT_STREQ(r->outcome, "lost");
 			ASSERT_EQ(r->pid, getpid());
 			ASSERT_LT(r->address - (uintptr_t)area, PAGES * ps);

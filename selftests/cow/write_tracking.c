@@ -335,7 +335,7 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_unshared, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
-/* Is each of the pages reported that it inherited as written, and no other? */
+/* The pages that were written before the fork are reported in the child, and no others. */
 static int inherits(struct cow_child *self, void *arg)
 {
 	(void)self;
@@ -507,8 +507,8 @@ static bool pinned(int i)
 }
 
 /*
- * Each written page is reported. Whether one that is pinned and was not written is, is
- * up to the kernel: it does not write-protect those, and leaves their bit alone.
+ * Each written page is reported. The kernel may report pinned pages that were not written,
+ * too: it does not write-protect those, and leaves their bit alone.
  */
 static void expect_soft_dirty_with_pins(struct __test_metadata *_metadata,
 					char *p, page_set written)
@@ -628,7 +628,7 @@ static void *monitor(void *arg)
 			{ .fd = mon.stop[0], .events = POLLIN },
 		};
 
-		/* The child's exists from the fork's message on: look again. */
+		/* The message of the fork brings the child's file: poll that, too. */
 		if (poll(fds, 3, -1) < 0 && errno != EINTR)
 			return NULL;
 		for (who = 0; who < NR_WRITERS; who++)
@@ -818,8 +818,8 @@ TEST_F_TIMEOUT(write_tracking, uffd_of_unmapped_file, TEST_TIMEOUT)
 }
 
 /*
- * In asynchronous mode nobody is told: the kernel takes the protection away, by which a
- * monitor sees later what was written. Reused, copied, and reused again
+ * In asynchronous mode there is no message: the kernel takes the protection away, and a
+ * monitor later looks which pages have lost it. Reused, copied, and reused again
  */
 TEST_F_TIMEOUT(write_tracking, uffd_asynchronous, TEST_TIMEOUT)
 {

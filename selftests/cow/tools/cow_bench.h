@@ -299,9 +299,11 @@ int bench_populate(struct bench_rep *rep, size_t pages);
 int bench_write(struct bench_rep *rep, size_t first, size_t nr);
 /* The children look at their memory and end. */
 int bench_unshare(struct bench_rep *rep);
+/* All that, for these writes of the plan */
+int bench_fork_and_write(struct bench_rep *rep, size_t first, size_t nr);
 /* The program looks at its memory. */
 int bench_verify(struct bench_rep *rep);
-/* All that, once. */
+/* All writes of the plan after one fork, verified */
 int bench_once(struct bench_rep *rep);
 
 /* For those that do not use bench_write(): */

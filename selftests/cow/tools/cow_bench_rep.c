@@ -339,7 +339,7 @@ int bench_verify(struct bench_rep *rep)
 	return BENCH_OK;
 }
 
-int bench_once(struct bench_rep *rep)
+int bench_fork_and_write(struct bench_rep *rep, size_t first, size_t nr)
 {
 	int ret;
 
@@ -349,14 +349,17 @@ int bench_once(struct bench_rep *rep)
 	if (!ret)
 		ret = bench_populate(rep, rep->plan->pages);
 	if (!ret)
-		ret = bench_write(rep, 0, rep->plan->nr);
+		ret = bench_write(rep, first, nr);
 	if (!ret)
 		ret = bench_close(rep);
 	if (!ret)
 		ret = bench_unshare(rep);
-	if (!ret)
-		ret = bench_verify(rep);
 	return ret;
+}
+
+int bench_once(struct bench_rep *rep)
+{
+	return bench_fork_and_write(rep, 0, rep->plan->nr) ?: bench_verify(rep);
 }
 
 /*

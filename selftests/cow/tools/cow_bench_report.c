@@ -57,7 +57,7 @@ static bool overhead(const struct bench_result *res, double per_page,
 
 	if (res->config->kind == BENCH_MEMCPY)
 		return false;
-	/* Copies at the same time are no time to take off. */
+	/* Threads copy at the same time: the sum of their times must not be subtracted. */
 	if (res->parallel)
 		return false;
 	if (c->copied == BENCH_UNKNOWN || c->copied_ahead == BENCH_UNKNOWN)

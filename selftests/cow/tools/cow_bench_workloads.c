@@ -142,17 +142,8 @@ static int run_single(struct bench_rep *rep)
 	size_t i;
 	int ret = BENCH_OK;
 
-	for (i = 0; i < rep->plan->nr && !ret; i++) {
-		ret = bench_share(rep);
-		if (!ret)
-			ret = bench_populate(rep, rep->plan->pages);
-		if (!ret)
-			ret = bench_write(rep, i, 1);
-		if (!ret)
-			ret = bench_close(rep);
-		if (!ret)
-			ret = bench_unshare(rep);
-	}
+	for (i = 0; i < rep->plan->nr && !ret; i++)
+		ret = bench_fork_and_write(rep, i, 1);
 	return ret ?: bench_verify(rep);
 }
 
@@ -323,6 +314,19 @@ const struct bench_workload bench_workloads[] = {
 		.name = "child-gone",
 		.what = "every page, forward, after the child has ended",
 		.gone = true,
+	}, {
+		.name = "child-gone-single",
+		.what = "one lone write after a fork whose child has ended, 16 times",
+		.plan = plan_few, .arg = FORKS_OF_SINGLE,
+		.run = run_single, .gone = true,
+	}, {
+		.name = "child-gone-stride-2",
+		.what = "every 2nd page, forward, after the child has ended",
+		.plan = plan_forward, .arg = 2, .gone = true,
+	}, {
+		.name = "child-gone-sparse-25",
+		.what = "25 % of the pages, at random, after the child has ended",
+		.plan = plan_random, .arg = 25, .gone = true,
 	}, {
 		.name = "child-unmaps",
 		.what = "at random, while the child copies and unmaps, in turns of 2 MB",

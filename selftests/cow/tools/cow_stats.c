@@ -68,7 +68,7 @@ const char * const cow_key_names[COW_NR_KEYS] = {
 	[COW_CHILDREN_REUSE_AHEAD]	= "children_reuse_ahead",
 };
 
-/* Does not add up: known of each file as a whole, but not of a difference */
+/* Known of what one file counts, but not of the difference between two readings */
 static bool cow_is_extreme(int key)
 {
 	return key == COW_MAX_NS || key == COW_MIN_NS || key == COW_FAULT_MAX_NS;
@@ -377,8 +377,8 @@ __u64 cow_hist_percentile(const struct cow_hist *h, double percent)
 	if (!total)
 		return 0;
 	/*
-	 * 99.9 is not a binary fraction: less by more than what the product is
-	 * off, so that 999 of 1000 does not become the 1000th.
+	 * 99.9 is not a binary fraction: take off more than the rounding error,
+	 * so that 999 of 1000 does not become the 1000th.
 	 */
 	exact = percent / 100 * total * (1.0 - 1e-14);
 	rank = exact > 0 ? exact : 0;
