@@ -515,14 +515,14 @@ static void notifier_range_around(struct kunit *test)
 }
 
 /* Return f->nr_bulk pages; the others are then allocated one by one. */
-static unsigned int bulk_stub(struct vm_area_struct *vma, unsigned int nr,
-			      struct page **pages)
+static unsigned int bulk_stub(gfp_t gfp, struct vm_area_struct *vma,
+			      unsigned int nr, struct page **pages)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 	unsigned int i;
 
 	for (i = 0; i < min(nr, f->nr_bulk); i++) {
-		struct folio *copy = cowt_alloc_stub(vma, 0);
+		struct folio *copy = cowt_alloc_stub(gfp, vma, 0);
 
 		if (!copy)
 			break;
@@ -554,16 +554,18 @@ static const struct bulk_case bulk_cases[] = {
 KUNIT_ARRAY_PARAM_DESC(bulk, bulk_cases, desc);
 
 /* Each page that is allocated alone is for the right address. */
-static struct folio *alloc_at_stub(struct vm_area_struct *vma, unsigned long addr)
+static struct folio *alloc_at_stub(gfp_t gfp, struct vm_area_struct *vma,
+				   unsigned long addr)
 {
 	struct kunit *test = kunit_get_current_test();
 	struct fixture *f = test->priv;
 
 	KUNIT_EXPECT_EQ(test, addr, cowt_page_addr(test, ODD - 1 + f->nr_copies));
-	return cowt_alloc_stub(vma, addr);
+	return cowt_alloc_stub(gfp, vma, addr);
 }
 
-static struct folio *none_stub(struct vm_area_struct *vma, unsigned long addr)
+static struct folio *none_stub(gfp_t gfp, struct vm_area_struct *vma,
+			       unsigned long addr)
 {
 	return NULL;
 }
@@ -600,7 +602,7 @@ static void bulk_memory_policy(struct kunit *test)
 	unsigned int nr;
 
 	cowt_set_policy(test, true);
-	nr = cow_precopy_alloc_bulk(vma, ARRAY_SIZE(pages), pages);
+	nr = cow_precopy_alloc_bulk(COW_PRECOPY_GFP, vma, ARRAY_SIZE(pages), pages);
 	cowt_set_policy(test, false);
 	KUNIT_EXPECT_EQ(test, nr, 0);
 	while (nr--)

@@ -295,6 +295,15 @@ static const struct vma_case vma_cases[] = {
 			 IS_ENABLED(CONFIG_USERFAULTFD),
 		.want = COW_SKIP_UFFD,
 	}, {
+/* Not in 6.12 */
+#ifdef VM_UFFD_RWP
+		.desc = "userfaultfd, read-write-protect",
+		.set = VM_UFFD_RWP,
+		.needs = IS_ENABLED(CONFIG_USERFAULTFD_RWP) &&
+			 IS_ENABLED(CONFIG_USERFAULTFD),
+		.want = COW_SKIP_UFFD,
+	}, {
+#endif
 		.desc = "soft-dirty tracking",
 		.clear = VM_SOFTDIRTY,
 		.needs = IS_ENABLED(CONFIG_MEM_SOFT_DIRTY),
@@ -743,8 +752,10 @@ static void policy_of_file(struct kunit *test)
 	static const struct vm_operations_struct ops = { .get_policy = some_policy };
 	struct vm_area_struct vma = { .vm_ops = &ops };
 	struct page *pages[3] = {};
+	unsigned int nr;
 
-	KUNIT_EXPECT_EQ(test, cow_precopy_alloc_bulk(&vma, ARRAY_SIZE(pages), pages), 0);
+	nr = cow_precopy_alloc_bulk(COW_PRECOPY_GFP, &vma, ARRAY_SIZE(pages), pages);
+	KUNIT_EXPECT_EQ(test, nr, 0);
 #else
 	kunit_skip(test, "not in this configuration");
 #endif

@@ -622,11 +622,7 @@ static struct folio *no_folio_stub(gfp_t gfp, unsigned int order)
 
 	f->nr_folios++;
 	KUNIT_EXPECT_EQ(test, order, FOLIO_ORDER);
-	KUNIT_EXPECT_EQ_MSG(test, gfp & __GFP_RECLAIM, 0, "reclaims memory, or wakes kswapd");
-	KUNIT_EXPECT_EQ_MSG(test, gfp & (__GFP_HIGH | __GFP_MEMALLOC | __GFP_NOFAIL), 0,
-			    "takes memory below the low watermark");
-	KUNIT_EXPECT_TRUE_MSG(test, gfp & __GFP_NOMEMALLOC, "may use the reserves");
-	KUNIT_EXPECT_TRUE_MSG(test, gfp & __GFP_NOWARN, "warns that memory is short");
+	cowt_expect_gfp(test, gfp);
 	return NULL;
 }
 

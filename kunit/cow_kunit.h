@@ -301,9 +301,11 @@ struct unreadable_case {
 	unsigned int reads;
 };
 
-struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr);
-unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
-			       struct page **pages);
+void cowt_expect_gfp(struct kunit *test, gfp_t gfp);
+struct folio *cowt_alloc_stub(gfp_t gfp, struct vm_area_struct *vma,
+			      unsigned long addr);
+unsigned int cowt_no_bulk_stub(gfp_t gfp, struct vm_area_struct *vma,
+			       unsigned int nr, struct page **pages);
 void cowt_fault_unreadable(struct kunit *test, unsigned int at,
 			   const struct unreadable_case *c);
 int cowt_no_charge_stub(struct page **pages, unsigned int nr, struct mm_struct *mm,

@@ -28,13 +28,25 @@ static void race_stub(struct vm_fault *vmf)
 	f->race(test);
 }
 
+/* Memory to speculate with is there at once, and above the low watermark, or not taken. */
+void cowt_expect_gfp(struct kunit *test, gfp_t gfp)
+{
+	KUNIT_EXPECT_EQ_MSG(test, gfp & __GFP_RECLAIM, 0, "reclaims memory, or wakes kswapd");
+	KUNIT_EXPECT_EQ_MSG(test, gfp & (__GFP_HIGH | __GFP_MEMALLOC | __GFP_NOFAIL), 0,
+			    "takes memory below the low watermark");
+	KUNIT_EXPECT_TRUE_MSG(test, gfp & __GFP_NOMEMALLOC, "may use the reserves");
+	KUNIT_EXPECT_TRUE_MSG(test, gfp & __GFP_NOWARN, "warns that memory is short");
+}
+
 /* Keep a reference, to check later that the fault dropped its own. */
-struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
+struct folio *cowt_alloc_stub(gfp_t gfp, struct vm_area_struct *vma,
+			      unsigned long addr)
 {
 	struct kunit *test = kunit_get_current_test();
 	struct fixture *f = test->priv;
 	struct page *page = alloc_page(GFP_HIGHUSER_MOVABLE);
 
+	cowt_expect_gfp(test, gfp);
 	if (!page || f->nr_copies == ARRAY_SIZE(f->copies)) {
 		KUNIT_FAIL(test, "no memory, or more asked for than the window has");
 		return NULL;
@@ -45,8 +57,8 @@ struct folio *cowt_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
 }
 
 /* Force one allocation per page, so that tests see each address. */
-unsigned int cowt_no_bulk_stub(struct vm_area_struct *vma, unsigned int nr,
-			       struct page **pages)
+unsigned int cowt_no_bulk_stub(gfp_t gfp, struct vm_area_struct *vma,
+			       unsigned int nr, struct page **pages)
 {
 	return 0;
 }

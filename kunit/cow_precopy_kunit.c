@@ -21,7 +21,8 @@ KUNIT_ARRAY_PARAM_DESC(refused, cowt_refused_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(race, cowt_race_cases, desc);
 KUNIT_ARRAY_PARAM_DESC(policy, cowt_policy_cases, desc);
 
-static struct folio *no_alloc_stub(struct vm_area_struct *vma, unsigned long addr)
+static struct folio *no_alloc_stub(gfp_t gfp, struct vm_area_struct *vma,
+				   unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 
@@ -325,7 +326,8 @@ static void run_on_first_cpu(struct kunit *test)
  * From the node whose list is looked at, the second half of the pages from another zone,
  * where it has one
  */
-static struct folio *alloc_zones_stub(struct vm_area_struct *vma, unsigned long addr)
+static struct folio *alloc_zones_stub(gfp_t gfp, struct vm_area_struct *vma,
+				      unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 	int nid = page_to_nid(f->parent.pages[FAULT].page);
@@ -395,8 +397,8 @@ static void few_copies_wait(struct kunit *test)
 }
 
 /* Each copy lies below the one before, the next page's copy in the frame before it. */
-static unsigned int alloc_downward_stub(struct vm_area_struct *vma, unsigned int nr,
-					struct page **pages)
+static unsigned int alloc_downward_stub(gfp_t gfp, struct vm_area_struct *vma,
+					unsigned int nr, struct page **pages)
 {
 	const unsigned int order = ilog2(WINDOW + 1);
 	struct kunit *test = kunit_get_current_test();
@@ -701,11 +703,12 @@ static void charge_fails(struct kunit *test)
 	cowt_expect_counts(test, 0, COW_SKIP_NOMEM, WINDOW);
 }
 
-static struct folio *alloc_twice_stub(struct vm_area_struct *vma, unsigned long addr)
+static struct folio *alloc_twice_stub(gfp_t gfp, struct vm_area_struct *vma,
+				      unsigned long addr)
 {
 	struct fixture *f = kunit_get_current_test()->priv;
 
-	return f->nr_copies < 2 ? cowt_alloc_stub(vma, addr) : NULL;
+	return f->nr_copies < 2 ? cowt_alloc_stub(gfp, vma, addr) : NULL;
 }
 
 /* The copies that were allocated before memory ran out are freed. */

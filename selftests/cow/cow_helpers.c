@@ -9,6 +9,7 @@
 #endif
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
@@ -888,6 +889,54 @@ long long cow_file_key(const char *path, const char *key)
 	return val;
 }
 
+/* The nodes of nr pages; false if not all of them are there */
+static bool cow_nodes_of(void **page, int nr, int *node)
+{
+	int i;
+
+	if (syscall(SYS_move_pages, 0, (unsigned long)nr, page, NULL, node, 0))
+		return false;
+	for (i = 0; i < nr && node[i] >= 0; i++)
+		;
+	return i == nr;
+}
+
+#define MAX_NODES	64
+
+bool cow_move_to_another_node(char *addr, int nr)
+{
+	static int to[COW_MAX_MEASURED], node[COW_MAX_MEASURED];
+	static void *page[COW_MAX_MEASURED];
+	int i, target, here;
+
+	for (i = 0; i < nr; i++)
+		page[i] = addr + i * cow_page_size();
+	if (!cow_nodes_of(page, nr, node))
+		return false;
+	/* A page that is on the other node already would not move. */
+	here = node[0];
+	for (i = 0; i < nr; i++)
+		if (node[i] != here)
+			return false;
+	for (target = 0; target < MAX_NODES; target++) {
+		if (target == here)
+			continue;
+		for (i = 0; i < nr; i++)
+			to[i] = target;
+		/* A node without memory is an error. */
+		if (syscall(SYS_move_pages, 0, (unsigned long)nr, page, to, node,
+			    MPOL_MF_MOVE) < 0)
+			continue;
+		/* Of a large folio that moves, all pages but one are told to be busy. */
+		if (!cow_nodes_of(page, nr, node))
+			return false;
+		for (i = 0; i < nr && node[i] == target; i++)
+			;
+		return i == nr;
+	}
+	return false;
+}
+
 static const char *cow_uffd_open(int *fd)
 {
 	/* Faults of the kernel are for root only, and not needed here. */
@@ -920,8 +969,8 @@ const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
 	return NULL;
 }
 
-static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
-				     __u64 features, __u64 mode)
+const char *cow_uffd_register(int *fd, const void *addr, size_t len, __u64 features,
+			      __u64 mode)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
 	struct uffdio_register reg = {
@@ -935,7 +984,7 @@ static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
 	if (ioctl(*fd, UFFDIO_API, &api))
 		return "userfaultfd of this kernel lacks what the test needs";
 	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
-		return "cannot register for missing pages by userfaultfd";
+		return "memory cannot be registered with userfaultfd for this";
 	return NULL;
 }
 

@@ -339,6 +339,11 @@ bool cow_pfn_visible(void);
 int cow_swapped(const void *addr, int nr);
 /* Have them reclaimed, if nobody shares them: true if all are in swap. */
 bool cow_page_out(void *addr, int nr);
+/*
+ * Migrate nr pages, at most COW_MAX_MEASURED, of one node to another one; false if there is
+ * none, or it has no room
+ */
+bool cow_move_to_another_node(char *addr, int nr);
 /* Can this process see which pages were written since it last asked? */
 bool cow_soft_dirty_works(void);
 #define COW_NO_SOFT_DIRTY	"no soft-dirty bits in this kernel or architecture"
@@ -363,6 +368,9 @@ long long cow_file_key(const char *path, const char *key);
  * in *fd, for cow_uffd_protect(); or the reason why that is not possible
  */
 const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features);
+/* The same; mode is UFFDIO_REGISTER_MODE_*. */
+const char *cow_uffd_register(int *fd, const void *addr, size_t len, __u64 features,
+			      __u64 mode);
 /* The same for pages that are missing */
 const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features);
 /* The same for a mapping of a memfd, whose pages UFFDIO_CONTINUE maps */

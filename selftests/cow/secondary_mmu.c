@@ -17,7 +17,6 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
-#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,7 +24,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -44,7 +42,6 @@
 #define GROUPS	4
 #define PAGES	(GROUPS * GROUP)
 #define ROUNDS	4		/* of the test that races */
-#define MAX_NODES	64
 
 /* Contents: what the child has to keep, and what is written later */
 #define OLD	1
@@ -625,47 +622,12 @@ TEST_F_TIMEOUT(secondary_mmu, collapsed, TEST_TIMEOUT)
 	check_replaced(_metadata, m);
 }
 
-/* Move all pages of the area to a node where the first one is not; false if none has room */
-static bool move_to_another_node(struct mirror *m)
-{
-	int node, to[PAGES], status[PAGES], page, moved;
-	void *addr[PAGES];
-	int here;
-
-	for (page = 0; page < PAGES; page++)
-		addr[page] = m->area + page * m->ps;
-	if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, NULL, status, 0))
-		return false;
-	/* A page that is on the other node already would not move. */
-	here = status[0];
-	for (page = 0; page < PAGES; page++)
-		if (status[page] < 0 || status[page] != here)
-			return false;
-	for (node = 0; node < MAX_NODES; node++) {
-		if (node == here)
-			continue;
-		for (page = 0; page < PAGES; page++)
-			to[page] = node;
-		/* A node without memory is an error. */
-		if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, to, status,
-			    MPOL_MF_MOVE) < 0)
-			continue;
-		/* Of a large folio that moves, all pages but one are told to be busy. */
-		if (syscall(__NR_move_pages, 0, (unsigned long)PAGES, addr, NULL, status, 0))
-			return false;
-		for (page = 0, moved = 0; page < PAGES; page++)
-			moved += status[page] == node;
-		return moved == PAGES;
-	}
-	return false;
-}
-
 TEST_F_TIMEOUT(secondary_mmu, migrated, TEST_TIMEOUT)
 {
 	struct mirror *m = &self->m;
 
 	write_by_device(_metadata, m);
-	if (!move_to_another_node(m))
+	if (!cow_move_to_another_node(m->area, PAGES))
 		SKIP(return, "needs two NUMA nodes with memory");
 	check_replaced(_metadata, m);
 }
