@@ -236,6 +236,7 @@ TEST_F_TIMEOUT(switching, together_with_tracing, TEST_TIMEOUT)
 
 struct shared {
 	int stop;
+	int stop_switching;
 	int rounds[WRITERS];
 };
 
@@ -267,6 +268,20 @@ static int writes_all_the_time(struct cow_child *self, void *arg)
 	return 0;
 }
 
+/* Neither of two that switch at the same time has to wait for faults to end. */
+static int switches_too(struct cow_child *self, void *arg)
+{
+	struct shared *sh = arg;
+	int i;
+
+	(void)self;
+	for (i = 0; !__atomic_load_n(&sh->stop_switching, __ATOMIC_RELAXED); i++)
+		if (cow_sysctl_write("cow_precopy", i & 1) ||
+		    cow_sysctl_write("cow_stats", i >> 1 & 1))
+			return 1;
+	return 0;
+}
+
 /* Until each of them has written to its pages once more, from the first one on */
 static bool wait_for_round(struct shared *sh, const struct cow_child *c)
 {
@@ -291,7 +306,7 @@ TEST_F_TIMEOUT(switching, while_faults_run, TEST_TIMEOUT)
 	static const bool all_on[NR_SWITCHES] = { true, true, true };
 	static const bool off[NR_SWITCHES] = {};
 	static struct cow_stats before, after, d;
-	struct cow_child c[WRITERS];
+	struct cow_child c[WRITERS], other;
 	struct writer w[WRITERS];
 	struct shared *sh;
 	const char *wrong;
@@ -308,11 +323,14 @@ TEST_F_TIMEOUT(switching, while_faults_run, TEST_TIMEOUT)
 		w[i] = (struct writer) { .sh = sh, .nr = i };
 		ASSERT_EQ(0, cow_child_fork(&c[i], writes_all_the_time, &w[i]));
 	}
+	ASSERT_EQ(0, cow_child_fork(&other, switches_too, sh));
 	for (i = 0; i < SWITCHES; i++) {
 		what = cow_rand(&state);
 		ASSERT_EQ(0, set_switch(self->instance, what % NR_SWITCHES,
 					what >> 32 & 1));
 	}
+	__atomic_store_n(&sh->stop_switching, 1, __ATOMIC_RELAXED);
+	EXPECT_EQ(0, cow_child_wait(&other));
 	/* All off, twice: the whole system counts nothing any more. */
 	for (i = 0; i < 2 * NR_SWITCHES; i++)
 		ASSERT_EQ(0, set_switch(self->instance, i % NR_SWITCHES, false));
