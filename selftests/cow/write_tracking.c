@@ -782,6 +782,31 @@ TEST_F_TIMEOUT(write_tracking, uffd_follows_child, TEST_TIMEOUT)
 	expect_reported(_metadata, odd, odd);
 }
 
+/* Pages that are pinned are copied by the fork, with their protection. */
+TEST_F_TIMEOUT(write_tracking, uffd_follows_child_pinned, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	const char *reason;
+	int fd;
+
+	/* A pin for writing would be reported. */
+	fd = pin_pages(self->p);
+	if (fd < 0)
+		SKIP(return, "pages cannot be pinned by io_uring: %s", strerror(-fd));
+	reason = protect_pages(self->p, odd, UFFD_FEATURE_EVENT_FORK);
+	if (reason) {
+		close(fd);
+		SKIP(return, "%s", reason);
+	}
+	ASSERT_EQ(0, share(&c, writes_all, self->p));
+	ASSERT_EQ(0, cow_child_send(&c, 2));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	EXPECT_EQ(-1, wrong_content(self->p, no_page));
+	write_pages(self->p, every_page);
+	expect_reported(_metadata, odd, odd);
+	close(fd);
+}
+
 /* The child inherits the protection of pages in swap, too. */
 TEST_F_TIMEOUT(write_tracking, uffd_follows_child_in_swap, TEST_TIMEOUT)
 {
