@@ -19,20 +19,6 @@
 #define NR	32	/* small pages */
 #define TAG	83
 
-#ifndef UFFDIO_RWPROTECT
-#define UFFD_FEATURE_RWP		0x20000
-#define UFFD_FEATURE_RWP_ASYNC		0x40000
-#define UFFDIO_REGISTER_MODE_RWP	((__u64)1 << 3)
-#define UFFDIO_RWPROTECT_MODE_RWP	((__u64)1 << 0)
-
-struct uffdio_rwprotect {
-	struct uffdio_range range;
-	__u64 mode;
-};
-
-#define UFFDIO_RWPROTECT		_IOWR(UFFDIO, 0x09, struct uffdio_rwprotect)
-#endif
-
 /* nr pages of this size; children inherit it. */
 static char *area;
 static size_t size;
@@ -94,8 +80,7 @@ static const char *map_area(struct cow_undo *undo, enum kind kind)
 
 static const char *track_accesses(int *fd, __u64 features)
 {
-	return cow_uffd_register(fd, area, nr * size, features | UFFD_FEATURE_RWP,
-				 UFFDIO_REGISTER_MODE_RWP);
+	return cow_uffd_access(fd, area, nr * size, features);
 }
 
 FIXTURE_SETUP(access_tracking)
@@ -128,15 +113,7 @@ FIXTURE_TEARDOWN_PARENT(access_tracking)
 
 static int protect(int fd, int first, int nr_pages, bool on)
 {
-	struct uffdio_rwprotect rwp = {
-		.range = {
-			.start = (uintptr_t)area + first * size,
-			.len = nr_pages * size,
-		},
-		.mode = on ? UFFDIO_RWPROTECT_MODE_RWP : 0,
-	};
-
-	return ioctl(fd, UFFDIO_RWPROTECT, &rwp) ? -errno : 0;
+	return cow_uffd_protect_access(fd, area + first * size, nr_pages * size, on);
 }
 
 /* Some pages are protected; at least the first one, which may be the only one. */

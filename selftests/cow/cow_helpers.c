@@ -969,8 +969,8 @@ const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
 	return NULL;
 }
 
-const char *cow_uffd_register(int *fd, const void *addr, size_t len, __u64 features,
-			      __u64 mode)
+static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
+				     __u64 features, __u64 mode)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
 	struct uffdio_register reg = {
@@ -997,6 +997,36 @@ const char *cow_uffd_minor(int *fd, const void *addr, size_t len)
 {
 	return cow_uffd_register(fd, addr, len, UFFD_FEATURE_MINOR_SHMEM,
 				 UFFDIO_REGISTER_MODE_MINOR);
+}
+
+/* Not in 6.12 */
+#ifndef UFFDIO_RWPROTECT
+#define UFFD_FEATURE_RWP		0x20000
+#define UFFDIO_REGISTER_MODE_RWP	((__u64)1 << 3)
+#define UFFDIO_RWPROTECT_MODE_RWP	((__u64)1 << 0)
+
+struct uffdio_rwprotect {
+	struct uffdio_range range;
+	__u64 mode;
+};
+
+#define UFFDIO_RWPROTECT		_IOWR(UFFDIO, 0x09, struct uffdio_rwprotect)
+#endif
+
+const char *cow_uffd_access(int *fd, const void *addr, size_t len, __u64 features)
+{
+	return cow_uffd_register(fd, addr, len, features | UFFD_FEATURE_RWP,
+				 UFFDIO_REGISTER_MODE_RWP);
+}
+
+int cow_uffd_protect_access(int fd, const void *addr, size_t len, bool protect)
+{
+	struct uffdio_rwprotect rwp = {
+		.range = { .start = (uintptr_t)addr, .len = len },
+		.mode = protect ? UFFDIO_RWPROTECT_MODE_RWP : 0,
+	};
+
+	return ioctl(fd, UFFDIO_RWPROTECT, &rwp) ? -errno : 0;
 }
 
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect)

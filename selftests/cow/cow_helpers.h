@@ -368,14 +368,20 @@ long long cow_file_key(const char *path, const char *key);
  * in *fd, for cow_uffd_protect(); or the reason why that is not possible
  */
 const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features);
-/* The same; mode is UFFDIO_REGISTER_MODE_*. */
-const char *cow_uffd_register(int *fd, const void *addr, size_t len, __u64 features,
-			      __u64 mode);
 /* The same for pages that are missing */
 const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features);
 /* The same for a mapping of a memfd, whose pages UFFDIO_CONTINUE maps */
 const char *cow_uffd_minor(int *fd, const void *addr, size_t len);
 int cow_uffd_protect(int fd, const void *addr, size_t len, bool protect);
+
+/* Not in 6.12 */
+#ifndef UFFD_FEATURE_RWP_ASYNC
+#define UFFD_FEATURE_RWP_ASYNC	0x40000
+#endif
+
+/* The same for protection from any access */
+const char *cow_uffd_access(int *fd, const void *addr, size_t len, __u64 features);
+int cow_uffd_protect_access(int fd, const void *addr, size_t len, bool protect);
 
 /* Since 6.8 */
 #ifndef UFFD_FEATURE_MOVE

@@ -646,6 +646,31 @@ static int round_of_late_protection(struct work *work)
 	return content_is_right(work->p, no_page, 0) ? FINE : PARENT_IS_WRONG;
 }
 
+/*
+ * Pages that were protected from any access are so when swapoff brings them back: an access
+ * takes the protection away, and with it the bit.
+ */
+static int round_of_access_protection(struct work *work)
+{
+	int i, fd, ret;
+
+	cow_fill(work->p, NR * ps, TAG);
+	if (cow_uffd_access(&fd, work->p, NR * ps, UFFD_FEATURE_RWP_ASYNC))
+		return NO_USERFAULTFD;
+	for (i = 0; i < NR; i++)
+		if (odd(i) && cow_uffd_protect_access(fd, work->p + i * ps, ps, true))
+			return NOT_PROTECTED;
+	ret = swapoff_keeps(work, COW_PM_UFFD_WP, odd);
+	if (ret != FINE)
+		return ret;
+	if (!content_is_right(work->p, no_page, 0))
+		return PARENT_IS_WRONG;
+	if (!bits_are_right(work->p, COW_PM_UFFD_WP, no_page))
+		return NOT_CLEARED;
+	close(fd);
+	return FINE;
+}
+
 static int in_cgroup(struct cow_child *self, void *arg)
 {
 	struct work *work = arg;
@@ -690,7 +715,7 @@ static void with_swap(struct __test_metadata *_metadata,
 	if (status == NOT_SWITCHED_OFF)
 		SKIP(return, "swap space cannot be switched off");
 	if (status == NO_USERFAULTFD)
-		SKIP(return, "no write protection by userfaultfd");
+		SKIP(return, "no such protection by userfaultfd");
 	EXPECT_EQ(FINE, status);
 	/* The last user of a swap slot has freed it. */
 	ASSERT_EQ(0, cow_cgroup_read(self->cgroup, "memory.swap.current", &bytes));
@@ -744,6 +769,11 @@ TEST_F_TIMEOUT(swap_and_poison, protected, TEST_TIMEOUT)
 TEST_F_TIMEOUT(swap_and_poison, protected_late, TEST_TIMEOUT)
 {
 	with_swap(_metadata, self, round_of_late_protection);
+}
+
+TEST_F_TIMEOUT(swap_and_poison, protected_from_access, TEST_TIMEOUT)
+{
+	with_swap(_metadata, self, round_of_access_protection);
 }
 
 /*
