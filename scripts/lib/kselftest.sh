@@ -269,13 +269,14 @@ machine_of_skips()
 	echo "$ARCH$([ "$ARCH" != x86_64 ] || [ -z "$DEBUG" ] || echo -debug)"
 }
 
-# unknown_skips MACHINE: of the results, the plain tests that skip and are not known to
+# unknown_skips MACHINE [KERNEL]: of the results, the plain tests that skip and are not known to
 unknown_skips()
 {
 	local status name reason
 	# not grep, whose status is 1 if there is none
 	sed -n '/^skip.*[.]plain[.]/p' | while IFS=$'\t' read -r status name reason; do
-		matches "$name" "$(awk -v machine="$1" '!/^#/ && $2 == machine { print $1 }' \
+		matches "$name" "$(awk -v machine="$1" -v here="${2-}/$1" \
+			'!/^#/ && ($2 == machine || $2 == here) { print $1 }' \
 			"$ROOT/fixtures/plain-skips" | paste -sd' ')" || printf '%s\t%s\n' "$name" "$reason"
 	done
 }

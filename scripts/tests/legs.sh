@@ -188,7 +188,7 @@ plain_tests()
 	: > "$own"
 	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" "$@" || status=$?
 	cat "$own" >> "$COW_RESULTS"
-	unknown_skips "$machine" < "$own" | while IFS=$'\t' read -r name reason; do
+	unknown_skips "$machine" "$K_CHOICE" < "$own" | while IFS=$'\t' read -r name reason; do
 		echo "$name skipped: $reason"
 		printf 'fail\t%s\tskipped: %s\n' "$name" "$reason" >> "$COW_RESULTS"
 	done

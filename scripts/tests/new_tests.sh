@@ -274,5 +274,8 @@ test_plain_skips()
 	want_same "$(unknown_skips x86_64 <<< $'skip\tmemory_advice:memory_advice.plain.numa_policy\tone node' | cut -f1)" \
 		memory_advice:memory_advice.plain.numa_policy &&
 	want_same "$(unknown_skips x86_64-debug <<< $'skip\tmemory_advice:memory_advice.plain.numa_policy\tone node')" "" &&
-	want_same "$(unknown_skips um <<< "$results" | cut -f1 | paste -sd,)" "child_exit:child_exit.plain.exited"
+	want_same "$(unknown_skips um <<< "$results" | cut -f1 | paste -sd,)" "child_exit:child_exit.plain.exited" &&
+	results=$'skip\taccess_tracking:access_tracking.plain.in_swap\told kernel' &&
+	want_same "$(unknown_skips x86_64 6.12 <<< "$results")" "" &&
+	want_same "$(unknown_skips x86_64 7.3 <<< "$results" | wc -l)" 1
 }

@@ -13,6 +13,8 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -611,6 +613,35 @@ const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len)
 	return *area == MAP_FAILED ? "got no hugetlb page" : NULL;
 }
 
+static sigjmp_buf cow_before_access;
+static void *cow_bus_error;
+
+static void cow_on_sigbus(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)context;
+	cow_bus_error = info->si_addr;
+	siglongjmp(cow_before_access, 1);
+}
+
+bool cow_raises_sigbus(char *addr, bool write)
+{
+	struct sigaction action = { .sa_sigaction = cow_on_sigbus, .sa_flags = SA_SIGINFO };
+	volatile bool raised = true;
+
+	sigaction(SIGBUS, &action, NULL);
+	if (!sigsetjmp(cow_before_access, 1)) {
+		if (write)
+			cow_touch(addr, 'w');
+		else
+			cow_peek(addr);
+		raised = false;
+	}
+	/* At any other access it is an error of the test. */
+	signal(SIGBUS, SIG_DFL);
+	return raised && cow_bus_error == addr;
+}
+
 static __u64 cow_mix(__u64 z)
 {
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -909,6 +940,8 @@ bool cow_move_to_another_node(char *addr, int nr)
 	static void *page[COW_MAX_MEASURED];
 	int i, target, here;
 
+	if (nr > COW_MAX_MEASURED)
+		return false;
 	for (i = 0; i < nr; i++)
 		page[i] = addr + i * cow_page_size();
 	if (!cow_nodes_of(page, nr, node))
@@ -982,7 +1015,8 @@ static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
 	if (reason)
 		return reason;
 	if (ioctl(*fd, UFFDIO_API, &api))
-		return "userfaultfd of this kernel lacks what the test needs";
+		return errno == EPERM ? "following a fork needs root" :
+		       "userfaultfd of this kernel lacks what the test needs";
 	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
 		return "memory cannot be registered with userfaultfd for this";
 	return NULL;

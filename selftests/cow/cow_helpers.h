@@ -296,6 +296,9 @@ int cow_unshare(const void *addr);
 ssize_t cow_write_by_force(const void *addr);
 #define COW_NO_FORCE	"no writing by force in this kernel: %s"
 
+/* Does an access to the first byte raise SIGBUS? A write writes 'w'. */
+bool cow_raises_sigbus(char *addr, bool write);
+
 /* A small reproducible generator (splitmix64). */
 __u64 cow_rand(__u64 *state);
 /* To start it with: the environment's COW_SEED, or another one each time */
@@ -340,8 +343,8 @@ int cow_swapped(const void *addr, int nr);
 /* Have them reclaimed, if nobody shares them: true if all are in swap. */
 bool cow_page_out(void *addr, int nr);
 /*
- * Migrate nr pages, at most COW_MAX_MEASURED, of one node to another one; false if there is
- * none, or it has no room
+ * Migrate nr pages of one node to another one; false if there is none, or it has no room, or
+ * they are more than COW_MAX_MEASURED
  */
 bool cow_move_to_another_node(char *addr, int nr);
 /* Can this process see which pages were written since it last asked? */

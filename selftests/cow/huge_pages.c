@@ -417,45 +417,23 @@ TEST_F_TIMEOUT(huge_pages, soft_dirty_after_fork, TEST_TIMEOUT)
  * Write protection by userfaultfd
  */
 
-static sigjmp_buf before_write;
-static char *fault;
-
-static void on_sigbus(int sig, siginfo_t *info, void *context)
-{
-	(void)sig;
-	(void)context;
-	fault = info->si_addr;
-	siglongjmp(before_write, 1);
-}
-
 /*
  * Protect the first huge page. A write to it gets SIGBUS, so that no thread has to wait.
  * A child's memory is not protected, as nobody asks to follow the fork.
  */
-static const char *protect_first_and(int *fd, __u64 features)
+static const char *protect_first(int *fd, __u64 features)
 {
-	struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
 	const char *reason;
 
-	sigaction(SIGBUS, &action, NULL);
 	reason = cow_uffd_wp(fd, area, pages * ps, features | UFFD_FEATURE_SIGBUS);
 	if (!reason && cow_uffd_protect(*fd, area, nr * ps, true))
 		reason = "cannot write-protect a huge page by userfaultfd";
 	return reason;
 }
 
-static const char *protect_first(int *fd)
-{
-	return protect_first_and(fd, 0);
-}
-
-/* Does a write to the page fail, with its address? */
 static bool write_is_reported(int page)
 {
-	if (sigsetjmp(before_write, 1))
-		return fault == area + page * ps;
-	cow_touch(area + page * ps, 'w');
-	return false;
+	return cow_raises_sigbus(area + page * ps, true);
 }
 
 /* A write is reported. When one page is written to, all others stay protected. */
@@ -464,7 +442,7 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_split, TEST_TIMEOUT)
 	const char *reason;
 	int fd;
 
-	reason = protect_first(&fd);
+	reason = protect_first(&fd, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
 	share_with(_metadata, keeps, NULL);
@@ -502,7 +480,7 @@ TEST_F_TIMEOUT(huge_pages, uffd_follows_child, TEST_TIMEOUT)
 	const char *reason;
 	int fd, child_fd;
 
-	reason = protect_first_and(&fd, UFFD_FEATURE_EVENT_FORK);
+	reason = protect_first(&fd, UFFD_FEATURE_EVENT_FORK);
 	if (reason)
 		SKIP(return, "%s", reason);
 	child_fd = cow_uffd_fork(&child, is_protected_too, NULL, fd);
@@ -522,7 +500,7 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_unshared, TEST_TIMEOUT)
 	const char *reason;
 	int fd, ret;
 
-	reason = protect_first(&fd);
+	reason = protect_first(&fd, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
 	share_with(_metadata, keeps, NULL);
@@ -624,7 +602,7 @@ TEST_F_TIMEOUT(huge_pages, uffd_after_mprotect, TEST_TIMEOUT)
 	const char *reason;
 	int fd;
 
-	reason = protect_first(&fd);
+	reason = protect_first(&fd, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_EQ(0, mprotect(area, pages * ps, PROT_READ));
@@ -952,7 +930,7 @@ TEST_F_TIMEOUT(huge_pages, uffd_of_split_folio, TEST_TIMEOUT)
 	int fd;
 
 	empty_pages(nr);
-	reason = protect_first(&fd);
+	reason = protect_first(&fd, 0);
 	if (!reason)
 		reason = split_folios(nr);
 	if (reason)

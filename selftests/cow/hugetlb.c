@@ -10,8 +10,6 @@
  */
 #include <linux/userfaultfd.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -236,39 +234,15 @@ TEST_F_TIMEOUT(hugetlb, counted, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_status_kb("HugetlbPages"));
 }
 
-static sigjmp_buf on_sigbus;
-
-static void got_sigbus(int sig)
-{
-	(void)sig;
-	siglongjmp(on_sigbus, 1);
-}
-
-/* Does an access to this page raise SIGBUS? */
-static bool raises_sigbus(int i, bool write)
-{
-	char *page = area + i * huge;
-
-	if (sigsetjmp(on_sigbus, 1))
-		return true;
-	if (write)
-		cow_touch(page, 'c');
-	else
-		cow_peek(page);
-	return false;
-}
-
 /* Of the half of the pool that it shares, the child may write to no page. */
 static int finds_no_page(struct cow_child *self, void *arg)
 {
-	struct sigaction sa = { .sa_handler = got_sigbus };
 	int i;
 
 	(void)arg;
-	if (sigaction(SIGBUS, &sa, NULL) || cow_child_send(self, 1) ||
-	    cow_child_recv(self) != 1)
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
 		return 1;
-	if (!raises_sigbus(3, true))
+	if (!cow_raises_sigbus(area + 3 * huge, true))
 		return 2;
 	/* The parent writes to page 0, and gives the other half of the pool back. */
 	if (cow_child_send(self, 2) || cow_child_recv(self) != 2)
@@ -277,7 +251,7 @@ static int finds_no_page(struct cow_child *self, void *arg)
 		if (!page_is(i, OLD))
 			return 3;
 	/* Neither what the parent wrote, nor a new page */
-	return raises_sigbus(0, false) ? 0 : 4;
+	return cow_raises_sigbus(area, false) ? 0 : 4;
 }
 
 TEST_F_TIMEOUT(hugetlb, no_page_left, TEST_TIMEOUT)
@@ -407,11 +381,8 @@ static bool protected(int i)
 /* Protect the first page. A write to it raises SIGBUS, so that no thread has to wait. */
 static const char *protect_first(int *fd, __u64 features)
 {
-	struct sigaction sa = { .sa_handler = got_sigbus };
 	const char *reason;
 
-	if (sigaction(SIGBUS, &sa, NULL))
-		return strerror(errno);
 	reason = cow_uffd_wp(fd, area, NR * huge, features | UFFD_FEATURE_SIGBUS |
 			     UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
 	if (!reason && cow_uffd_protect(*fd, area, huge, true))
@@ -425,7 +396,7 @@ static const char *protect_first(int *fd, __u64 features)
 static bool first_is_protected(void)
 {
 	return protected(0) && !protected(1) && !protected(2) &&
-	       raises_sigbus(0, true) && !raises_sigbus(1, true);
+	       cow_raises_sigbus(area, true) && !cow_raises_sigbus(area + huge, true);
 }
 
 static int nothing_is_protected(struct cow_child *self, void *arg)
@@ -433,7 +404,7 @@ static int nothing_is_protected(struct cow_child *self, void *arg)
 	int i;
 
 	(void)arg;
-	/* A write would wait for ever, as nobody answers. */
+	/* Nobody asked to follow the fork. */
 	for (i = 0; i < NR; i++)
 		if (protected(i))
 			return 2;

@@ -268,13 +268,14 @@ static int writes_all_the_time(struct cow_child *self, void *arg)
 	return 0;
 }
 
-/* Neither of two that switch at the same time has to wait for faults to end. */
+/* Beside the parent, on another CPU if there is one */
 static int switches_too(struct cow_child *self, void *arg)
 {
 	struct shared *sh = arg;
 	int i;
 
 	(void)self;
+	cow_leave_cpu();
 	for (i = 0; !__atomic_load_n(&sh->stop_switching, __ATOMIC_RELAXED); i++)
 		if (cow_sysctl_write("cow_precopy", i & 1) ||
 		    cow_sysctl_write("cow_stats", i >> 1 & 1))
