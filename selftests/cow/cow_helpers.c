@@ -980,28 +980,6 @@ static const char *cow_uffd_open(int *fd)
 	return NULL;
 }
 
-const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
-{
-	struct uffdio_api api = {
-		.api = UFFD_API,
-		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | features,
-	};
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)addr, .len = len },
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
-	const char *reason = cow_uffd_open(fd);
-
-	if (reason)
-		return reason;
-	if (ioctl(*fd, UFFDIO_API, &api))
-		return errno == EPERM ? "following a fork needs root" :
-		       "no write protection by userfaultfd on this architecture";
-	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
-		return "cannot register for write protection by userfaultfd";
-	return NULL;
-}
-
 static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
 				     __u64 features, __u64 mode)
 {
@@ -1020,6 +998,12 @@ static const char *cow_uffd_register(int *fd, const void *addr, size_t len,
 	if (ioctl(*fd, UFFDIO_REGISTER, &reg))
 		return "memory cannot be registered with userfaultfd for this";
 	return NULL;
+}
+
+const char *cow_uffd_wp(int *fd, const void *addr, size_t len, __u64 features)
+{
+	return cow_uffd_register(fd, addr, len, features | UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+				 UFFDIO_REGISTER_MODE_WP);
 }
 
 const char *cow_uffd_missing(int *fd, const void *addr, size_t len, __u64 features)
