@@ -103,7 +103,7 @@ help_option()
 	echo '  -h, --help      this text'
 }
 
-takes()
+need_accepted()
 {
 	case " $ACCEPTED " in
 	*" $1 "*) ;;
@@ -311,7 +311,7 @@ parse_long_option()
 	local name=${1#--}
 	name=${name%%=*}
 	if [ -n "${VALUE_OPTIONS[$name]-}" ]; then
-		takes "$name"
+		need_accepted "$name"
 		if [[ "$1" == *=* ]]; then
 			set_option "$name" "${1#*=}"
 			return 0
@@ -321,7 +321,7 @@ parse_long_option()
 		return 1
 	fi
 	if [ "$1" = "--$name" ] && [ -n "${FLAG_OPTIONS[$name]-}" ]; then
-		takes "$name"
+		need_accepted "$name"
 		printf -v "${FLAG_OPTIONS[$name]}" 1
 		return 0
 	fi

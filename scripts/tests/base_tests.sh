@@ -9,7 +9,7 @@ refused_with()
 {
 	local message=$1
 	shift
-	here "$@" && want_status 2 && want_output "$message"
+	in_repo "$@" && want_status 2 && want_output "$message"
 }
 
 test_bad_input()
@@ -104,9 +104,9 @@ test_help()
 {
 	local command
 	for command in run kunit kselftest boot bench profile tree export refresh mutants gate package new check clean list; do
-		here "$command" --help && want_status 0 && want_output '^Usage: ' || return
+		in_repo "$command" --help && want_status 0 && want_output '^Usage: ' || return
 	done
-	here --help && want_status 0 && want_output 'Exit status'
+	in_repo --help && want_status 0 && want_output 'Exit status'
 }
 
 test_splat_scanner()
@@ -194,7 +194,7 @@ test_foreign_build()
 	COW_BUILD=$dir refused_with "holds files of others" tree &&
 	want_same "$(ls "$dir")" mine || return
 	rm "$dir/mine"
-	( cd "$SCRATCH" && COW_BUILD=foreign here tree --kernel /nonexistent && want_status 2 )
+	( cd "$SCRATCH" && COW_BUILD=foreign in_repo tree --kernel /nonexistent && want_status 2 )
 }
 
 # One guest at a time has real-time priority, if that is allowed.
@@ -292,7 +292,7 @@ test_ktap_reason()
 # fake_legs COMMAND: legs of check that depend on each other, and COMMAND
 fake_legs()
 {
-	cat > "$BOX/scripts/tests/legs.sh" <<-END
+	cat > "$SANDBOX/scripts/tests/legs.sh" <<-END
 	host_legs()
 	{
 		leg host timeout 300 sh -c "until [ -e $SCRATCH/guest.began ]; do sleep 0.1; done"
@@ -314,17 +314,17 @@ test_check_queues()
 {
 	make_sandbox
 	fake_legs :
-	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
+	in_sandbox check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
 	want_output '^FAIL guest' && want_output 'wrong' && want_output '^PASS host' &&
 	want_output '^2 passed, 1 failed, 0 skipped' &&
-	want_same "$(cut -f 1,2 "$BOX"/build/logs/*-check*/results | sort | tr '\t\n' ' ,')" \
+	want_same "$(cut -f 1,2 "$SANDBOX"/build/logs/*-check*/results | sort | tr '\t\n' ' ,')" \
 		'fail guest:status,pass host:all,pass later:all,' || return
 	fake_legs '[ "$QUEUE" != others ] || exit 3'
-	box check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
+	in_sandbox check --kernel 6.12 --jobs 2 --filter '*' && want_status 1 &&
 	want_output 'check could not go on .status 3.' || return
 	# what a leg dies of is said, and the others run
 	fake_legs 'leg dies die "it cannot"; leg last true'
-	box check --kernel 6.12 --jobs 1 --filter '[dl]*s*' && want_status 1 &&
+	in_sandbox check --kernel 6.12 --jobs 1 --filter '[dl]*s*' && want_status 1 &&
 	want_output '^FAIL dies' && want_output 'it cannot' && want_output '^PASS last'
 }
 

@@ -36,7 +36,7 @@ compares()
 {
 	local status=$1 output=$2
 	shift 2
-	here bench "$@" --compare "$SCRATCH/a.json" "$SCRATCH/b.json" &&
+	in_repo bench "$@" --compare "$SCRATCH/a.json" "$SCRATCH/b.json" &&
 	want_status "$status" && want_output "$output"
 }
 

@@ -20,8 +20,8 @@ run_documented()
 	local args
 	read -ra args <<< "${2#* }"
 	case "$2" in
-	"box "*)
-		box "${args[@]/#DIR/$SCRATCH/documented.export}"
+	"sandbox "*)
+		in_sandbox "${args[@]/#DIR/$SCRATCH/documented.export}"
 		want_status 0 ;;
 	"host "*)
 		OUT=$SCRATCH/output
@@ -40,7 +40,7 @@ test_readme_commands()
 	local command how
 	rm -rf "$SCRATCH/documented.export"
 	build_cowstat "$SCRATCH/documented" || complain "cowstat does not build with cc" || return
-	here check --all --list && want_status 0 && cp "$OUT" "$SCRATCH/legs.list" || return
+	in_repo check --all --list && want_status 0 && cp "$OUT" "$SCRATCH/legs.list" || return
 	readme_commands > "$SCRATCH/documented.list"
 	while IFS= read -r command <&3; do
 		how=$(how_documented "$command")

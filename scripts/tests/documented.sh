@@ -4,7 +4,7 @@
 # How each command of README.md is tested. The test readme_commands of the harness
 # fails for a command that is not in this list, and for a line that no command needs.
 #
-#	box ARGS	by that test, with this harness in a sandbox; ARGS may differ
+#	sandbox ARGS	by that test, with this harness in a sandbox; ARGS may differ
 #	host COMMAND	by that test, on this machine; cowstat is built for it by the
 #			line of README.md
 #	leg NAME	by this leg of check --all
@@ -21,8 +21,8 @@ documented_commands()
 	./run_tests.sh run --install-deps|all run
 	./run_tests.sh check --install-deps|by-hand it would call itself; CI runs it
 	./run_tests.sh check|by-hand it would call itself; CI runs it
-	./run_tests.sh [COMMAND] [OPTIONS]|box --help
-	./run_tests.sh COMMAND --help|box kunit --help
+	./run_tests.sh [COMMAND] [OPTIONS]|sandbox --help
+	./run_tests.sh COMMAND --help|sandbox kunit --help
 	./run_tests.sh kunit|leg 6.12: KUnit on UML
 	./run_tests.sh kselftest|leg 6.12: kselftests on x86_64
 	./run_tests.sh boot [-- CMD ARGS]|leg 6.12: guests
@@ -39,15 +39,15 @@ documented_commands()
 	./run_tests.sh mutants --filter NAME|leg 6.12: mutants of the five checks
 	./run_tests.sh gate|leg 7.3: gate
 	./run_tests.sh package|by-hand builds a distribution's kernel, in hours
-	./run_tests.sh new test|mutant|check NAME|box new check form-readme
-	./run_tests.sh new test NAME|box new test readme
-	./run_tests.sh new mutant NAME|box new mutant readme
-	./run_tests.sh new check NAME|box new check form-readme-too
-	./run_tests.sh tree|box tree
-	./run_tests.sh export DIR|box export --kernel 6.12 DIR
-	./run_tests.sh refresh|box refresh
-	./run_tests.sh list kernels|tests|mutants|box list kernels
-	./run_tests.sh clean|box clean
+	./run_tests.sh new test|mutant|check NAME|sandbox new check form-readme
+	./run_tests.sh new test NAME|sandbox new test readme
+	./run_tests.sh new mutant NAME|sandbox new mutant readme
+	./run_tests.sh new check NAME|sandbox new check form-readme-too
+	./run_tests.sh tree|sandbox tree
+	./run_tests.sh export DIR|sandbox export --kernel 6.12 DIR
+	./run_tests.sh refresh|sandbox refresh
+	./run_tests.sh list kernels|tests|mutants|sandbox list kernels
+	./run_tests.sh clean|sandbox clean
 	make kselftest TARGETS=cow|leg 6.12: virtme-ng
 	cc -O2 -o cowstat selftests/cow/tools/cowstat*.c selftests/cow/tools/cow_stats.c|host cowstat -V
 	cowstat 1|host cowstat 0.1 2
@@ -63,7 +63,7 @@ how_documented()
 {
 	documented_commands | awk -v command="$1" 'index($0, command "|") == 1 {
 		how = substr($0, length(command) + 2)
-		if (how ~ /^(box|host|leg|all|by-hand) /) { print how; exit } }'
+		if (how ~ /^(sandbox|host|leg|all|by-hand) /) { print how; exit } }'
 }
 
 # commands_of_leg NAME: those that the leg of that name runs as they are written, for
@@ -88,7 +88,7 @@ documented_leg()
 		[[ "$how" == "all "* && "$known" != *":$how:"* ]] || continue
 		known+=$how:
 		read -ra args <<< "${how#all }"
-		if COW_RESULTS='' ours "${args[@]}" < /dev/null; then
+		if COW_RESULTS='' harness_command "${args[@]}" < /dev/null; then
 			printf 'pass\t%s\t\n' "$command" >> "$COW_RESULTS"
 		else
 			printf 'fail\t%s\t%s\n' "$command" "status $?" >> "$COW_RESULTS"

@@ -28,9 +28,9 @@ switch_series()
 # judge_switches ARGUMENT...: in the sandbox, with a check that prints what it got
 judge_switches()
 {
-	rm "$BOX"/scripts/gate/checks/* 2> /dev/null || true
+	rm "$SANDBOX"/scripts/gate/checks/* 2> /dev/null || true
 	fake_check form-shows '#' 0 'note "got $(printf %s "$SET|$SET_CONFIG|$APPEND_ON" | paste -sd,)"'
-	box gate --no-verdict --tree "$SWITCH_TREE" --series "$SCRATCH/switch.mails" --base "$SWITCH_BASE" "$@"
+	in_sandbox gate --no-verdict --tree "$SWITCH_TREE" --series "$SCRATCH/switch.mails" --base "$SWITCH_BASE" "$@"
 }
 
 # A mail switches on what its patches add; the command line comes last; all is listed.
@@ -52,7 +52,7 @@ test_gate_mail_switches()
 	want_output '^no check that was run switches anything on$' || return
 	grep -q '^switched on: vm.swap_key=3 (--set)$' "$SCRATCH/report.md" || complain "the report does not list it" || return
 	fake_check form-switches '#' 0 'note "switched on: vm.rival_key=1"'
-	box gate --no-verdict --tree "$SWITCH_TREE" --series "$SCRATCH/switch.mails" --base "$SWITCH_BASE" &&
+	in_sandbox gate --no-verdict --tree "$SWITCH_TREE" --series "$SCRATCH/switch.mails" --base "$SWITCH_BASE" &&
 	want_output '^form-switches ran with: vm.rival_key=1$'
 }
 

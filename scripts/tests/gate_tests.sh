@@ -39,7 +39,7 @@ test_gate_ranges()
 {
 	local range
 	for range in v7.2..v7.3-cow a..b HEAD~3..HEAD; do
-		here gate --tree "$SCRATCH" --range "$range" && want_status 2 && want_output 'is no git tree' || return
+		in_repo gate --tree "$SCRATCH" --range "$range" && want_status 2 && want_output 'is no git tree' || return
 	done
 	for range in a...b a.. ..b a; do
 		refused_with "is not A..B" gate --tree "$SCRATCH" --range "$range" || return
@@ -50,7 +50,7 @@ test_gate_ranges()
 # when it begins and when it ends
 fake_check()
 {
-	cat > "$BOX/scripts/gate/checks/$1" <<-END
+	cat > "$SANDBOX/scripts/gate/checks/$1" <<-END
 	# Check: nothing
 	# Cost: 0
 	$2
@@ -69,7 +69,7 @@ fake_check()
 # and the verdicts in the order of all checks.
 test_gate_queues()
 {
-	rm "$BOX"/scripts/gate/checks/*
+	rm "$SANDBOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	# It ends after the other queue, however busy the host is.
@@ -78,18 +78,18 @@ test_gate_queues()
 	fake_check build-two '# Queue: builds' 0.3 'fail "that is wrong"'
 	fake_check numbers-first '#' 0.1 'warn "look at that"'
 	fake_check numbers-last '#' 0.1 'die "no compiler"'
-	box gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return
+	in_sandbox gate --base 6.12 --jobs 2 && want_status 1 && want_output '^3 passed, 1 failed' || return
 	want_same "$(grep build "$BEGUN" | paste -sd,)" \
 		"build-one begins,build-one ends,build-two begins,build-two ends" &&
 	want_same "$(grep -v build "$BEGUN" | paste -sd,)" \
 		"form-long begins,form-long ends,numbers-first begins,numbers-first ends,numbers-last begins,numbers-last ends" || return
 	[ "$(grep -n 'build-two ends' "$BEGUN" | cut -d: -f 1)" -lt "$(grep -n 'form-long ends' "$BEGUN" | cut -d: -f 1)" ] ||
 		complain "the queues did not run side by side: $(paste -sd, "$BEGUN")" || return
-	want_same "$(cut -f 1,2 "$BOX"/build/logs/*/results | tr '\t\n' ' ,')" \
+	want_same "$(cut -f 1,2 "$SANDBOX"/build/logs/*/results | tr '\t\n' ' ,')" \
 		"pass form-long,pass build-one,fail build-two,pass numbers-first,error numbers-last," || return
 	: > "$BEGUN"
 	fake_check form-long '#' 0.1
-	box gate --base 6.12 --jobs 1 --fresh &&
+	in_sandbox gate --base 6.12 --jobs 1 --fresh &&
 	want_same "$(sed -n 's/ begins//p' "$BEGUN" | paste -sd,)" \
 		"form-long,build-one,build-two,numbers-first,numbers-last"
 }
@@ -98,13 +98,13 @@ test_gate_queues()
 test_gate_ended()
 {
 	local pid status=0 i long="sleep 661.$$"
-	rm "$BOX"/scripts/gate/checks/*
+	rm "$SANDBOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-long '#' "0; $long"
 	fake_check build-long '# Tree: gate' "0; setsid $long & GUEST=\$!; echo 'guest begins' >> '$BEGUN'; wait"
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
-		bash "$BOX/scripts/cmd/gate" --base 6.12 --jobs 2 > "$SCRATCH/output" 2>&1 < /dev/null &
+		bash "$SANDBOX/scripts/cmd/gate" --base 6.12 --jobs 2 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
 	wait_for_begun 3
 	kill -TERM "$pid"
@@ -113,7 +113,7 @@ test_gate_ended()
 	want_same "$(wc -l < "$BEGUN")" 3 && want_same "$status" 143 || return
 	[ $((SECONDS - i)) -lt 300 ] || { complain "it took $((SECONDS - i)) seconds to end"; return; }
 	want_ended "$long" &&
-	want_same "$(find "$BOX/build/6.12/gate/results" -name verdict.json | wc -l)" 0
+	want_same "$(find "$SANDBOX/build/6.12/gate/results" -name verdict.json | wc -l)" 0
 }
 
 # The base runs only programs of which not all passed; a flaky one is run there again.
@@ -323,14 +323,14 @@ test_gate_finds_all()
 test_gate_broken()
 {
 	local long="sleep 662.$$"
-	rm "$BOX"/scripts/gate/checks/*
+	rm "$SANDBOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-fine '#' 0
 	fake_check form-kills '#' 0.2 "kill -KILL \$PPID; $long"
 	fake_check form-lost '#' 0
 	fake_check build-long '# Tree: gate' "0; $long"
-	box gate --base 6.12 --jobs 2 && want_status 2 && want_output '^1 passed, 0 failed' &&
+	in_sandbox gate --base 6.12 --jobs 2 && want_status 2 && want_output '^1 passed, 0 failed' &&
 	want_output '^ERROR form-lost: not run' && want_output '^ERROR build-long: not run' || return
 	want_ended "$long"
 }
@@ -338,16 +338,16 @@ test_gate_broken()
 # A verdict is about what was committed when the gate began.
 test_gate_moved()
 {
-	rm "$BOX"/scripts/gate/checks/*
+	rm "$SANDBOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; note fine'
-	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed' &&
-	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'not committed' &&
+	in_sandbox gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed' &&
+	in_sandbox gate --base 6.12 --jobs 2 && want_status 2 && want_output 'not committed' &&
 	want_same "$(grep -c begins "$BEGUN")" 1 || return
-	rm "$BOX/build/6.12/tree/README"
+	rm "$SANDBOX/build/6.12/tree/README"
 	fake_check form-edits '#' 0 'echo >> "$K_TREE/README"; fail "of that"; note fine'
-	box gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
+	in_sandbox gate --base 6.12 --jobs 2 && want_status 2 && want_output 'ERROR form-edits .*not committed'
 }
 
 # A submission that is stored as a diff; one that is made by repeating a line.

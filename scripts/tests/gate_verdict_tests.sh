@@ -7,28 +7,28 @@
 # skipped, or not chosen, leaves the submission without a verdict.
 test_gate_needs_behaviour()
 {
-	rm "$BOX"/scripts/gate/checks/*
+	rm "$SANDBOX"/scripts/gate/checks/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-fine '#' 0
 	fake_check behaviour-none '#' 0 'not_applicable "no kernel"'
 	fake_check behaviour-kselftest '#' 0
-	box gate --base 6.12 && want_status 0 &&
+	in_sandbox gate --base 6.12 && want_status 0 &&
 	want_output '^ran [(]2[)]: form-fine behaviour-kselftest$' && want_output '^skipped [(]1[)]: behaviour-none$' || return
-	box gate --base 6.12 --skip behaviour-kselftest --markdown "$SCRATCH/report.md" && want_status 2 &&
+	in_sandbox gate --base 6.12 --skip behaviour-kselftest --markdown "$SCRATCH/report.md" && want_status 2 &&
 	want_output '^it changes mm/Makefile mm/memory.c, but no check ran the kselftests on it: no verdict$' &&
 	want_output '--only behaviour-kselftest' && want_output '^not chosen by --skip [(]1[)]: behaviour-kselftest$' &&
 	want_output '^1 passed, 0 failed, 1 skipped$' || return
 	grep -q '^# NO VERDICT: ' "$SCRATCH/report.md" || complain "the report says: $(head -n 1 "$SCRATCH/report.md")" || return
-	box gate --base 6.12 --only 'form-*' && want_status 2 &&
-	box gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no check ran the kselftests on it' || return
+	in_sandbox gate --base 6.12 --only 'form-*' && want_status 2 &&
+	in_sandbox gate --base 6.12 --only 'form-*' --no-verdict && want_status 0 && want_output 'no check ran the kselftests on it' || return
 	# a failure needs no other look
 	fake_check form-bad '#' 0 'fail "that is wrong"'
-	box gate --base 6.12 --only 'form-*' && want_status 1 || return
+	in_sandbox gate --base 6.12 --only 'form-*' && want_status 1 || return
 	# nor does a change to anything else
-	rm "$BOX/scripts/gate/checks/form-bad"
+	rm "$SANDBOX/scripts/gate/checks/form-bad"
 	other_change > "$SCRATCH/other.mbox"
-	box gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
+	in_sandbox gate --base 6.12 --series "$SCRATCH/other.mbox" --only 'form-*' && want_status 0
 }
 
 # What it takes to look at a file: of an architecture, a check that boots that one.
@@ -168,22 +168,22 @@ test_gate_interfaces_missing()
 test_gate_kcidb()
 {
 	local mails=$SCRATCH/kcidb.mails hash
-	rm -rf "$BOX"/scripts/gate/checks/* "$mails" "$SCRATCH"/kcidb*.json
+	rm -rf "$SANDBOX"/scripts/gate/checks/* "$mails" "$SCRATCH"/kcidb*.json
 	BEGUN=$SCRATCH/begun.checks
 	fake_check form-applies '#' 0 '[ -z "$G_REFUSED" ] || fail "$G_REFUSED"'
-	box tree && want_status 0 || return
+	in_sandbox tree && want_status 0 || return
 	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$mails" 'base..prepared^{/change the second thing}'
-	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.1.json" && want_status 0 || return
+	in_sandbox gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.1.json" && want_status 0 || return
 	sed -i '1a Message-ID: <cover.1@example.org>' "$mails"/0000*
 	sed -i '1a Message-ID: <patch.1@example.org>' "$mails"/0001*
 	hash=$(patchset_hash "$mails"/0001* "$mails"/0002*)
-	box gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.2.json" && want_status 0 || return
+	in_sandbox gate --base 6.12 --no-verdict --series "$mails" --kcidb "$SCRATCH/kcidb.2.json" && want_status 0 || return
 	# one that does not apply
 	sed -i 's/^ int memory_149;/ int nonsense;/' "$mails"/0002*
 	rm "$mails"/0000*
-	box gate --base 6.12 --series "$mails" --kcidb "$SCRATCH/kcidb.3.json" && want_status 1 || return
+	in_sandbox gate --base 6.12 --series "$mails" --kcidb "$SCRATCH/kcidb.3.json" && want_status 1 || return
 	OUT=$SCRATCH/output
-	"$PYTHON" - "$BOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
+	"$PYTHON" - "$SANDBOX/fixtures/kcidb/schema.json" "$hash" "$SCRATCH"/kcidb.?.json 2> "$OUT" <<-'END' || complain "KCIDB: $(tail -n 1 "$OUT")"
 	import json, jsonschema, sys
 	schema, *files = (json.load(open(name)) for name in [sys.argv[1]] + sys.argv[3:])
 	for data in files:
@@ -202,22 +202,22 @@ test_gate_kcidb()
 	refused_with "about one submission" gate --selftest --kcidb "$SCRATCH/kcidb.json" || return
 	# nor does it pass if only other checks are asked for
 	fake_check form-other '#' 0 ':'
-	box gate --base 6.12 --only form-other --series "$mails" && want_status 1 &&
+	in_sandbox gate --base 6.12 --only form-other --series "$mails" && want_status 1 &&
 	want_output '^FAIL form-applies' && want_output '^SKIP form-other .*: the series does not apply'
 }
 
 # With one patch, the checks of each patch are skipped: those of the whole do the same.
 test_gate_single_patch()
 {
-	find "$BOX/scripts/gate/checks" -type f ! -name build-each ! -name behaviour-kunit-each -delete
-	box tree && want_status 0 || return
+	find "$SANDBOX/scripts/gate/checks" -type f ! -name build-each ! -name behaviour-kunit-each -delete
+	in_sandbox tree && want_status 0 || return
 	kgit -C "$TREE_OF_BOX" format-patch -q -1 -o "$SCRATCH/single" 'prepared^{/change the first thing}'
-	box gate --base 6.12 --series "$SCRATCH/single" && want_status 2 &&
+	in_sandbox gate --base 6.12 --series "$SCRATCH/single" && want_status 2 &&
 	want_output '^SKIP build-each .*: a single patch: build-warnings compiles the same$' &&
 	want_output '^SKIP behaviour-kunit-each .*: a single patch: behaviour-kunit-um ' &&
 	want_output '^none of these checks applies' || return
 	# the sandbox's kernel cannot be built, but that is what is tried
-	box gate --base 6.12
+	in_sandbox gate --base 6.12
 	[ "$(grep -cE '^(FAIL|ERROR) (build|behaviour-kunit)-each [(]' "$OUT")" -eq 2 ] || complain "two patches: $(paste -sd'|' "$OUT")"
 }
 
@@ -241,16 +241,16 @@ other_change()
 test_gate_selftest_ended()
 {
 	local pid status=0 long="sleep 663.$$"
-	rm "$BOX"/scripts/gate/checks/* "$BOX"/fixtures/submissions/*
+	rm "$SANDBOX"/scripts/gate/checks/* "$SANDBOX"/fixtures/submissions/*
 	BEGUN=$SCRATCH/begun.checks
 	: > "$BEGUN"
 	fake_check form-long '#' "0; $long"
 	{
 		printf '%s\n' 'Submission: a name' 'Base: base' 'Run: form-long' 'Verdict: pass' ''
 		other_change
-	} > "$BOX/fixtures/submissions/name.mbox"
+	} > "$SANDBOX/fixtures/submissions/name.mbox"
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
-		bash "$BOX/scripts/cmd/gate" --selftest --base 6.12 > "$SCRATCH/output" 2>&1 < /dev/null &
+		bash "$SANDBOX/scripts/cmd/gate" --selftest --base 6.12 > "$SCRATCH/output" 2>&1 < /dev/null &
 	pid=$!
 	wait_for_begun 1
 	kill -TERM "$pid"

@@ -12,7 +12,7 @@ boots()
 {
 	local message=$1 status=$2
 	shift 2
-	here boot "$@" && want_status "$status" && want_output "$message"
+	in_repo boot "$@" && want_status "$status" && want_output "$message"
 }
 
 # The exact bytes, and the status.
@@ -146,7 +146,7 @@ test_guest_settings()
 	try 1 0 +
 	try 0 1 -
 	END
-	here boot -- sh "$job" "$program" && want_status 0 &&
+	in_repo boot -- sh "$job" "$program" && want_status 0 &&
 	want_same "$(grep '^merged' "$OUT" | paste -sd'|')" \
 		"merged 16, cgroup 1, run 1, controllers ''|merged 16, cgroup 1, run 0, controllers 'memory'|merged -13, cgroup 0, run 1, controllers ''"
 }

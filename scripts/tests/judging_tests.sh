@@ -34,11 +34,11 @@ test_judging_bad_input()
 test_judging_headers()
 {
 	local name mbox wrong
-	here gate --list && want_status 0 || return
+	in_repo gate --list && want_status 0 || return
 	for name in $(cd "$ROOT/scripts/gate/checks" && echo *); do
 		want_output "^$name +[0-9]+ min +.*[a-z]" || return
 	done
-	here gate --list --only 'form-*' --skip form-spdx && want_output '^form-size ' &&
+	in_repo gate --list --only 'form-*' --skip form-spdx && want_output '^form-size ' &&
 	want_same "$(grep -c '^build\|^form-spdx' "$OUT")" 0 || return
 	for mbox in $(submission_files); do
 		wrong=$(check_submission "$mbox")
@@ -54,7 +54,7 @@ gate_check()
 	{
 		printf '# shellcheck shell=bash\n# Check: the check %s\n# Cost: 1\n# Quick: yes\n' "$name"
 		printf 'check()\n{\n\techo ran >> "%s/ran.%s"\n\t%s\n}\n' "$SCRATCH" "$name" "$*"
-	} > "$BOX/scripts/gate/checks/$name"
+	} > "$SANDBOX/scripts/gate/checks/$name"
 }
 
 # ran NAME TIMES
@@ -65,7 +65,7 @@ ran()
 
 made_up_checks()
 {
-	rm -f "$BOX"/scripts/gate/checks/* "$SCRATCH"/ran.*
+	rm -f "$SANDBOX"/scripts/gate/checks/* "$SCRATCH"/ran.*
 	gate_check form-good 'note "2 patches"'
 	gate_check form-odd 'warn "this is odd"'
 	gate_check build-none 'not_applicable "nothing to build"'
@@ -74,7 +74,7 @@ made_up_checks()
 test_judging_verdicts()
 {
 	made_up_checks
-	box gate --base 6.12 --no-verdict --markdown "$SCRATCH/report.md" && want_status 0 &&
+	in_sandbox gate --base 6.12 --no-verdict --markdown "$SCRATCH/report.md" && want_status 0 &&
 	want_output '^PASS form-good \([0-9]+s\): 2 patches$' &&
 	want_output '^WARN form-odd \([0-9]+s\): this is odd$' &&
 	want_output '^SKIP build-none \([0-9]+s\): nothing to build$' &&
@@ -85,7 +85,7 @@ test_judging_verdicts()
 	want_output '^- build-none: nothing to build$' || return
 	# a failure, though the check would skip the rest; several are counted
 	gate_check form-bad 'fail "one | two"; fail three; not_applicable more'
-	box gate --base 6.12 --markdown "$SCRATCH/report.md" --json "$SCRATCH/gate.json" \
+	in_sandbox gate --base 6.12 --markdown "$SCRATCH/report.md" --json "$SCRATCH/gate.json" \
 		--junit "$SCRATCH/gate.xml" && want_status 1 &&
 	want_output '^FAIL form-bad .*: one \| two \(and 1 more\)$' && want_output '^2 passed, 1 failed, 1 skipped$' || return
 	"$PYTHON" -c 'import json, sys, xml.dom.minidom
@@ -100,12 +100,12 @@ test_judging_infrastructure()
 	made_up_checks
 	gate_check form-broken 'die "the compiler is gone"'
 	gate_check form-bug 'false'
-	box gate --base 6.12 && want_status 2 &&
+	in_sandbox gate --base 6.12 && want_status 2 &&
 	want_output '^ERROR form-broken .*the compiler is gone' && want_output '^ERROR form-bug ' &&
 	want_output '^2 could not be run: no verdict$' && want_output '^2 passed, 0 failed, 1 skipped$' || return
-	box gate --base 6.12 && want_status 2 && ran form-broken 2 && ran form-good 1 || return
+	in_sandbox gate --base 6.12 && want_status 2 && ran form-broken 2 && ran form-good 1 || return
 	gate_check form-bad 'fail "its own"'
-	box gate --base 6.12 && want_status 1 && want_output '^2 passed, 1 failed, 1 skipped$'
+	in_sandbox gate --base 6.12 && want_status 1 && want_output '^2 passed, 1 failed, 1 skipped$'
 }
 
 test_judging_resumes()
@@ -113,19 +113,19 @@ test_judging_resumes()
 	made_up_checks
 	# cut off in the midst of the second check
 	gate_check form-odd 'kill -KILL "$PPID"; sleep 1'
-	box gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 1 || return
-	box gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 2 || return
+	in_sandbox gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 1 || return
+	in_sandbox gate --base 6.12 && want_status 2 && ran form-good 1 && ran form-odd 2 || return
 	gate_check form-odd 'note fine'
-	box gate --base 6.12 --no-verdict && want_status 0 && want_output '^PASS form-good .*\(known\)' &&
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && want_output '^PASS form-good .*\(known\)' &&
 	ran form-good 1 && ran form-odd 3 && ran build-none 1 || return
-	box gate --base 6.12 --no-verdict --fresh && want_status 0 && ran form-good 2 && ran form-odd 4 || return
+	in_sandbox gate --base 6.12 --no-verdict --fresh && want_status 0 && ran form-good 2 && ran form-odd 4 || return
 	# nothing stale: another series, another check
-	sed -i 's/+long memory_150;/+short memory_150;/' "$BOX/patches/"0002*
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 3 && ran form-odd 5 && ran build-none 3 || return
-	sed -i 's/^Because too\.$/Because as well./' "$BOX/patches/"0002*
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 4 || return
+	sed -i 's/+long memory_150;/+short memory_150;/' "$SANDBOX/patches/"0002*
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 3 && ran form-odd 5 && ran build-none 3 || return
+	sed -i 's/^Because too\.$/Because as well./' "$SANDBOX/patches/"0002*
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 4 || return
 	gate_check form-good 'note "something else"'
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 5 && ran form-odd 6
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 5 && ran form-odd 6
 }
 
 # A result is kept until a file changes that may decide it: what all checks share, or what
@@ -133,15 +133,15 @@ test_judging_resumes()
 test_judging_keys()
 {
 	made_up_checks
-	rm "$BOX/scripts/gate/checks/build-none"
-	echo '# nothing yet' > "$BOX/scripts/bench/other"
-	sed -i '/^# Quick/a # Uses: scripts/bench/other' "$BOX/scripts/gate/checks/form-odd"
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
-	echo '# more' >> "$BOX/scripts/bench/other"
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 2 || return
-	echo '# more' >> "$BOX/scripts/lib/results.sh"
-	box gate --base 6.12 --no-verdict && want_status 0 && ran form-good 2 && ran form-odd 3
+	rm "$SANDBOX/scripts/gate/checks/build-none"
+	echo '# nothing yet' > "$SANDBOX/scripts/bench/other"
+	sed -i '/^# Quick/a # Uses: scripts/bench/other' "$SANDBOX/scripts/gate/checks/form-odd"
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 1 || return
+	echo '# more' >> "$SANDBOX/scripts/bench/other"
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 1 && ran form-odd 2 || return
+	echo '# more' >> "$SANDBOX/scripts/lib/results.sh"
+	in_sandbox gate --base 6.12 --no-verdict && want_status 0 && ran form-good 2 && ran form-odd 3
 }
 
 # scripts_of FILE: the scripts that it sources or runs, and so on
@@ -179,34 +179,34 @@ test_judging_uses()
 test_judging_series()
 {
 	local mbox=$SCRATCH/series.mbox
-	box tree && want_status 0 || return
+	in_sandbox tree && want_status 0 || return
 	rm -rf "$SCRATCH/split"
 	kgit -C "$TREE_OF_BOX" format-patch -q --cover-letter -o "$SCRATCH/split" 'base..prepared^{/change the second thing}'
 	cat "$SCRATCH"/split/0002* "$SCRATCH"/split/0000* "$SCRATCH"/split/0001* > "$mbox"
 	sed 's/^Subject: .*/Subject: Re: what of that?/' "$SCRATCH"/split/0001* >> "$mbox"
-	box gate --base 6.12 --no-verdict --series "$mbox" --only form-applies,form-message && want_status 0 &&
+	in_sandbox gate --base 6.12 --no-verdict --series "$mbox" --only form-applies,form-message && want_status 0 &&
 	want_output '^judging series.mbox: 2 patches on 6.12$' && want_output '^2 passed, 0 failed' || return
-	box gate --base 6.12 --no-verdict --series "$SCRATCH/split" --only form-applies && want_status 0 || return
+	in_sandbox gate --base 6.12 --no-verdict --series "$SCRATCH/split" --only form-applies && want_status 0 || return
 	# numbers with nothing before them; a cover letter with the changes since the last version
 	sed -i 's,\[PATCH ,[,' "$mbox"
 	sed -n '/^---$/,$p' "$SCRATCH"/split/0002* > "$SCRATCH/interdiff"
 	sed -i "/^\*\*\* BLURB HERE/r $SCRATCH/interdiff" "$mbox"
-	box gate --base 6.12 --no-verdict --series "$mbox" --only form-applies && want_status 0 || return
+	in_sandbox gate --base 6.12 --no-verdict --series "$mbox" --only form-applies && want_status 0 || return
 	cat "$SCRATCH"/split/0002* > "$mbox"
-	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'is not whole: it says 2 patches and has number 2' || return
+	in_sandbox gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'is not whole: it says 2 patches and has number 2' || return
 	! grep 'holds no patch' "$OUT" > "$SCRATCH/complaint" || return
 	sed -i 's/^ int memory_149;/ int memory_nonsense;/; s,\[PATCH 2/2\],[PATCH],' "$mbox"
-	box gate --base 6.12 --series "$mbox" --only 'form-*' && want_status 1 &&
+	in_sandbox gate --base 6.12 --series "$mbox" --only 'form-*' && want_status 1 &&
 	want_output '^FAIL form-applies .*mm/memory.c: hunk 1' && want_output '^SKIP form-message .*does not apply' &&
 	want_output '^0 passed, 1 failed' || return
-	box gate --base 6.12 --series "$mbox" --only form-message && want_status 1 &&
+	in_sandbox gate --base 6.12 --series "$mbox" --only form-message && want_status 1 &&
 	want_output 'mm/memory.c: hunk 1' && want_output '^0 passed, 1 failed' || return
 	echo nothing > "$mbox"
-	box gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'holds no patch' || return
+	in_sandbox gate --base 6.12 --series "$mbox" && want_status 2 && want_output 'holds no patch' || return
 	# as b4 am -o - pipes it
-	box gate --base 6.12 --series - && want_status 2 && want_output 'standard input is empty' || return
+	in_sandbox gate --base 6.12 --series - && want_status 2 && want_output 'standard input is empty' || return
 	cat "$SCRATCH"/split/000[12]* > "$mbox"
-	INPUT=$mbox box gate --base 6.12 --no-verdict --series - --only form-applies && want_status 0 &&
+	INPUT=$mbox in_sandbox gate --base 6.12 --no-verdict --series - --only form-applies && want_status 0 &&
 	want_output '^judging stdin.mbox: 2 patches on 6.12$'
 }
 
@@ -220,13 +220,13 @@ test_judging_range()
 	kgit -C "$tree" commit -q -a -m 'mm: change it' -m 'Because.'
 	echo 'int uncommitted;' >> "$tree/mm/memory.c"
 	before=$(cd "$tree" && find . -type f -printf '%p %T@ %s\n' | sort | sha256sum)
-	box gate --no-verdict --tree "$tree" --range HEAD~1..HEAD --only form-applies,form-message && want_status 0 &&
+	in_sandbox gate --no-verdict --tree "$tree" --range HEAD~1..HEAD --only form-applies,form-message && want_status 0 &&
 	want_output '^judging HEAD~1..HEAD of users.tree: 1 patches' &&
 	want_same "$(cd "$tree" && find . -type f -printf '%p %T@ %s\n' | sort | sha256sum)" "$before" || return
-	box gate --tree "$tree" --range HEAD..HEAD && want_status 2 && want_output 'no commit in' || return
-	box gate --tree "$tree" --range nonsense..HEAD && want_status 2 && want_output "'nonsense' is no commit" || return
+	in_sandbox gate --tree "$tree" --range HEAD..HEAD && want_status 2 && want_output 'no commit in' || return
+	in_sandbox gate --tree "$tree" --range nonsense..HEAD && want_status 2 && want_output "'nonsense' is no commit" || return
 	kgit -C "$tree" checkout -q -f -b side HEAD~1
 	kgit -C "$tree" commit -q --allow-empty -m 'mm: another'
 	kgit -C "$tree" merge -q -m merged work
-	box gate --tree "$tree" --range HEAD~1..HEAD --only form-applies && want_status 1 && want_output 'holds merges'
+	in_sandbox gate --tree "$tree" --range HEAD~1..HEAD --only form-applies && want_status 1 && want_output 'holds merges'
 }

@@ -8,8 +8,8 @@
 # shellcheck source=scripts/tests/selftest_targets.sh
 . "$ROOT/scripts/tests/selftest_targets.sh"
 
-# ours COMMAND ARGS...: a command of this harness
-ours()
+# harness_command COMMAND ARGS...: a command of this harness
+harness_command()
 {
 	local command=$1
 	shift
@@ -28,8 +28,8 @@ host_legs()
 kernel_legs()
 {
 	local k=$K_NAME
-	leg "$k: KUnit on UML" ours kunit --kernel "$K_CHOICE"
-	guest_leg "$k: kselftests on x86_64" ours kselftest --kernel "$K_CHOICE"
+	leg "$k: KUnit on UML" harness_command kunit --kernel "$K_CHOICE"
+	guest_leg "$k: kselftests on x86_64" harness_command kselftest --kernel "$K_CHOICE"
 	leg "$k: mutants apply" mutants_apply
 	[ -n "$ALL" ] || return 0
 	leg "$k: kselftests without the series" plain_kselftests x86_64
@@ -38,7 +38,7 @@ kernel_legs()
 	leg "$k: parts of the series" parts_of_series
 	leg "$k: kselftest targets" selftest_targets
 	if [ -n "$K_PACKAGE" ]; then
-		leg "$k: recorded benchmarks" ours bench --check --kernel "$K_CHOICE"
+		leg "$k: recorded benchmarks" harness_command bench --check --kernel "$K_CHOICE"
 	else
 		skip_leg "$k: recorded benchmarks" "nothing is recorded for a tree of the user's"
 	fi
@@ -48,9 +48,9 @@ kernel_legs()
 # its tests are legs of their own, as are its mutants on the default kernel.
 newest_kernel_legs()
 {
-	leg "$K_NAME: form and warnings" ours gate --quick --skip 'behaviour-*,mutants-*' --no-verdict --base "$K_CHOICE"
+	leg "$K_NAME: form and warnings" harness_command gate --quick --skip 'behaviour-*,mutants-*' --no-verdict --base "$K_CHOICE"
 	[ -n "$ALL" ] || return 0
-	leg "$K_NAME: gate" ours gate --base "$K_CHOICE"
+	leg "$K_NAME: gate" harness_command gate --base "$K_CHOICE"
 	leg "$K_NAME: all mutants" all_mutants
 }
 
@@ -65,7 +65,7 @@ MUTANTS_USE=(Kconfig.fragment fixtures/config fixtures/init fixtures/kernels pat
 all_mutants()
 {
 	COW_KILLED=$K_DIR/mutants/$(worktree_hash "${MUTANTS_USE[@]}") \
-		ours mutants --kernel "$K_CHOICE" ${K_PACKAGE:+--record}
+		harness_command mutants --kernel "$K_CHOICE" ${K_PACKAGE:+--record}
 }
 
 # A mutant, or a submission on our series, that does not apply is found before its turn.
@@ -91,32 +91,32 @@ default_kernel_legs()
 	local k=$K_NAME
 	guest_leg "$IMAGE_OF_CI: cowstat and bpftrace" image_tools "$IMAGE_OF_CI"
 	guest_leg "$k: bpftrace by the trace event" scripts_by_event
-	leg "$k: mutants of the five checks" ours mutants --filter "$FIVE_CHECKS" --kernel "$K_CHOICE"
+	leg "$k: mutants of the five checks" harness_command mutants --filter "$FIVE_CHECKS" --kernel "$K_CHOICE"
 	if [ -z "$ALL" ]; then
-		guest_leg "$k: quick submissions, by their tests" ours gate --selftest --quick \
+		guest_leg "$k: quick submissions, by their tests" harness_command gate --selftest --quick \
 			--filter 'plain-*' --base "$K_CHOICE"
-		leg "$k: quick submissions, by their form" ours gate --selftest --quick \
+		leg "$k: quick submissions, by their form" harness_command gate --selftest --quick \
 			--filter '[!p]* p[!l]*' --base "$K_CHOICE"
-		leg "$k: changed mutants" ours mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
+		leg "$k: changed mutants" harness_command mutants --changed --minutes "$CHANGED_MUTANTS_MINUTES" \
 			--kernel "$K_CHOICE"
 		return
 	fi
 	leg "linux-image-6.12-cloud-amd64: cowstat and bpftrace" image_tools linux-image-6.12-cloud-amd64
 	leg "$IMAGE_OF_CI: kselftests" plain_tests image --image "$IMAGE_OF_CI"
 	leg "$k: kselftests without the series, arm64" plain_kselftests arm64
-	leg "$k: KUnit on x86_64" ours kunit --kernel "$K_CHOICE" --arch x86_64
+	leg "$k: KUnit on x86_64" harness_command kunit --kernel "$K_CHOICE" --arch x86_64
 	leg "$k: guests" bash "$ROOT/scripts/tests/harness" --filter 'guest_*'
 	# the newest kernel has the whole gate
-	leg "$k: checkpatch, mm/cow, code with the options off" ours gate --base "$K_CHOICE" \
+	leg "$k: checkpatch, mm/cow, code with the options off" harness_command gate --base "$K_CHOICE" \
 		--only form-checkpatch,behaviour-mm-cow,build-size --no-verdict
-	leg "$k: cost of counting" ours bench cost --kernel "$K_CHOICE"
-	leg "$k: profile of a fault" ours profile cow --repeat 2 --kernel "$K_CHOICE"
-	leg "$k: profile of a fork" ours profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
-	leg "$k: profile of instructions" ours bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
-	leg "$k: instructions of a compile" ours bench compile --kernel "$K_CHOICE"
+	leg "$k: cost of counting" harness_command bench cost --kernel "$K_CHOICE"
+	leg "$k: profile of a fault" harness_command profile cow --repeat 2 --kernel "$K_CHOICE"
+	leg "$k: profile of a fork" harness_command profile fork --repeat 2 --size 0,1 --kernel "$K_CHOICE"
+	leg "$k: profile of instructions" harness_command bench --profile seq:off,seq:fixed-15 --kernel "$K_CHOICE"
+	leg "$k: instructions of a compile" harness_command bench compile --kernel "$K_CHOICE"
 	leg_with vng "$k: virtme-ng" virtme_ng
 	leg "$k: commands of the README" documented_leg
-	leg "$k: all submissions" ours gate --selftest --base "$K_CHOICE"
+	leg "$k: all submissions" harness_command gate --selftest --base "$K_CHOICE"
 	leg "$k: all mutants" all_mutants
 	leg "$k: templates" templates
 }
@@ -186,7 +186,7 @@ plain_tests()
 	local machine=$1 own=$SCRATCH/plain.results status=0
 	shift
 	: > "$own"
-	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" "$@" || status=$?
+	COW_RESULTS=$own harness_command kselftest --kernel "$K_CHOICE" "$@" || status=$?
 	cat "$own" >> "$COW_RESULTS"
 	unknown_skips "$machine" "$K_CHOICE" < "$own" | while IFS=$'\t' read -r name reason; do
 		echo "$name skipped: $reason"
@@ -203,7 +203,7 @@ plain_on_two_nodes()
 	tests=(memory_advice:numa_{policy,local,shared,protected,huge_shared,huge_protected} secondary_mmu:migrated)
 	hinting=(memory_advice:numa_hinting{,_mthp,_huge})
 	: > "$own"
-	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
+	COW_RESULTS=$own harness_command kselftest --kernel "$K_CHOICE" --arch "$1" --unpatched \
 		--filter "${hinting[*]} ${tests[*]}" --append numa=fake=2 || status=$?
 	sed -E 's/(numa_[a-z_]*|migrated)/& on two nodes/' "$own" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] || return
@@ -222,7 +222,7 @@ at_boot()
 	shift
 	filter=("${@/#/switching:}")
 	: > "$own"
-	COW_RESULTS=$own ours kselftest --kernel "$K_CHOICE" --filter "${filter[*]}" \
+	COW_RESULTS=$own harness_command kselftest --kernel "$K_CHOICE" --filter "${filter[*]}" \
 		--append "$arguments" || status=$?
 	sed "s/_at_boot/& ($arguments)/" "$own" >> "$COW_RESULTS"
 	[ "$status" -eq 0 ] || return
@@ -240,7 +240,7 @@ boot_arguments()
 {
 	at_boot 'cow_precopy=on trace_event=cow:cow_fault' precopy_at_boot tracing_at_boot || return
 	at_boot 'cow_precopy=perhaps' precopy_at_boot || return
-	ours kselftest --kernel "$K_CHOICE" --filter 'cow_counts:each_cpu memory_advice' --append numa=fake=1
+	harness_command kselftest --kernel "$K_CHOICE" --filter 'cow_counts:each_cpu memory_advice' --append numa=fake=1
 }
 
 # The patches that count faults without those that copy ahead, and the other way round
@@ -248,8 +248,8 @@ parts_of_series()
 {
 	local part
 	for part in measurement engine; do
-		ours export --part "$part" --kernel "$K_CHOICE" "$SCRATCH/$part" || return
-		ours gate --base "$K_CHOICE" --series "$SCRATCH/$part" \
+		harness_command export --part "$part" --kernel "$K_CHOICE" "$SCRATCH/$part" || return
+		harness_command gate --base "$K_CHOICE" --series "$SCRATCH/$part" \
 			--only form-applies,build-each,build-without,behaviour-kselftest || return
 	done
 }
@@ -259,7 +259,7 @@ parts_of_series()
 image_tools()
 {
 	local status=0
-	ours kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh cow_docs.sh' || status=$?
+	harness_command kselftest --kernel "$K_CHOICE" --image "$1" --filter 'cowstat_stock cow_bpf.sh cow_docs.sh' || status=$?
 	! grep "^skip" "$COW_RESULTS" | grep -v -e 'cow_bpf.sh:.*_event' -e 'cow_docs.sh:.*CONFIG_COW_STATS' \
 		-e cowstat_stock:bill.lost_stacks || return 1
 	return "$status"
@@ -270,7 +270,7 @@ image_tools()
 scripts_by_event()
 {
 	local status=0
-	ours kselftest --kernel "$K_CHOICE" --image "$K_DIR/x86_64/vmlinux" --filter cow_bpf.sh || status=$?
+	harness_command kselftest --kernel "$K_CHOICE" --image "$K_DIR/x86_64/vmlinux" --filter cow_bpf.sh || status=$?
 	! grep '^skip.*_event' "$COW_RESULTS" || return 1
 	return "$status"
 }

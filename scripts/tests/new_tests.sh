@@ -5,24 +5,24 @@
 
 test_new_test()
 {
-	local makefile=$BOX/selftests/cow/Makefile ignore=$BOX/selftests/cow/.gitignore name
-	mkdir -p "$BOX/selftests/cow/tools"
-	touch "$BOX/selftests/cow/config" "$BOX/selftests/cow/tools/cowstat.c"
+	local makefile=$SANDBOX/selftests/cow/Makefile ignore=$SANDBOX/selftests/cow/.gitignore name
+	mkdir -p "$SANDBOX/selftests/cow/tools"
+	touch "$SANDBOX/selftests/cow/config" "$SANDBOX/selftests/cow/tools/cowstat.c"
 	printf '# SPDX-License-Identifier: GPL-2.0-only\na_test\nz_test\n' > "$ignore"
 	cp "$makefile" "$SCRATCH/makefile"
-	box new test parent_first && want_status 0 && want_output '^selftests/cow/parent_first.c: written$' &&
+	in_sandbox new test parent_first && want_status 0 && want_output '^selftests/cow/parent_first.c: written$' &&
 	want_same "$(diff "$SCRATCH/makefile" "$makefile" | grep '^[<>]')" "> TEST_GEN_PROGS += parent_first" &&
 	want_same "$(tail -n 3 "$ignore" | paste -sd,)" "a_test,parent_first,z_test" || return
-	grep -q 'TEST_F_TIMEOUT(parent_first, ' "$BOX/selftests/cow/parent_first.c" || complain "no test in it" || return
+	grep -q 'TEST_F_TIMEOUT(parent_first, ' "$SANDBOX/selftests/cow/parent_first.c" || complain "no test in it" || return
 	cp "$makefile" "$SCRATCH/makefile"
-	box new test parent_first && want_status 2 && want_output 'exists already' &&
+	in_sandbox new test parent_first && want_status 2 && want_output 'exists already' &&
 	want_same "$(diff "$SCRATCH/makefile" "$makefile")" "" || return
 	for name in cowstat config tools clean; do
-		box new test $name && want_status 2 && want_output 'a file, a tool or a target of make has it' || return
+		in_sandbox new test $name && want_status 2 && want_output 'a file, a tool or a target of make has it' || return
 	done
-	box new test Parent-First && want_status 2 && want_output 'lower-case letters' &&
-	box new test && want_status 2 && want_output 'new what' &&
-	box new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
+	in_sandbox new test Parent-First && want_status 2 && want_output 'lower-case letters' &&
+	in_sandbox new test && want_status 2 && want_output 'new what' &&
+	in_sandbox new nothing x && want_status 2 && want_output "test, mutant or check, not 'nothing'"
 }
 
 # without_explanation MUTANT: what decides whether it is killed
@@ -34,24 +34,24 @@ without_explanation()
 # The template is a mutant that check runs, under another name.
 test_new_mutant()
 {
-	local mutants=$BOX/fixtures/mutants
-	box new mutant my-mutant && want_status 0 &&
+	local mutants=$SANDBOX/fixtures/mutants
+	in_sandbox new mutant my-mutant && want_status 0 &&
 	want_same "$(without_explanation "$mutants/my-mutant.patch")" "$(without_explanation "$mutants/vma-bounds.patch")" || return
-	want_same "$(check_mutant "$BOX/fixtures/mutants/my-mutant.patch")" "" || return
-	box list mutants && want_output '^my-mutant: ' || return
+	want_same "$(check_mutant "$SANDBOX/fixtures/mutants/my-mutant.patch")" "" || return
+	in_sandbox list mutants && want_output '^my-mutant: ' || return
 	rm -rf "$SCRATCH/with space"
-	cp -r "$BOX" "$SCRATCH/with space"
+	cp -r "$SANDBOX" "$SCRATCH/with space"
 	"$SCRATCH/with space/run_tests.sh" list mutants > "$OUT" 2>&1 || complain "not in a folder with a space" || return
 	want_output '^my-mutant: ' || return
-	box new mutant my_mutant && want_status 2 && want_output 'cannot be the name'
+	in_sandbox new mutant my_mutant && want_status 2 && want_output 'cannot be the name'
 }
 
 test_new_check()
 {
-	box new check form-my-check && want_status 0 || return
-	box gate --base 6.12 --no-verdict --only form-my-check && want_status 0 &&
+	in_sandbox new check form-my-check && want_status 0 || return
+	in_sandbox gate --base 6.12 --no-verdict --only form-my-check && want_status 0 &&
 	want_output '^PASS form-my-check \([0-9]+s\): [0-9]+ C files$' || return
-	box new check my-check && want_status 2 && want_output 'cannot be the name of a check'
+	in_sandbox new check my-check && want_status 2 && want_output 'cannot be the name of a check'
 }
 
 # fake_mutant NAME TEST
@@ -72,9 +72,9 @@ test_mutants_from()
 	want_same "$(check_mutant "$FROM/any.patch")" "" &&
 	want_same "$(check_mutant "$FROM/named.patch" | paste -sd,)" "no 'Arch:' in its header,no 'Dies:' in its header" &&
 	want_same "$(tests_of "$FROM/any.patch" | paste -sd,)" "um kunit ,x86_64 kunit ,x86_64 kselftest " || return
-	box mutants --from "$SCRATCH/none" && want_status 2 && want_output 'is no folder' &&
-	box mutants --from "$FROM" --changed && want_status 2 && want_output 'not with --from' &&
-	box mutants --from "$FROM" --record && want_status 2 && want_output 'not with --from' || return
+	in_sandbox mutants --from "$SCRATCH/none" && want_status 2 && want_output 'is no folder' &&
+	in_sandbox mutants --from "$FROM" --changed && want_status 2 && want_output 'not with --from' &&
+	in_sandbox mutants --from "$FROM" --record && want_status 2 && want_output 'not with --from' || return
 	rm -rf "$SCRATCH/mutants"
 }
 
@@ -113,7 +113,7 @@ test_mutants_changed()
 # Every run must be like the first; one that was interrupted goes on.
 test_repeat()
 {
-	cat > "$BOX/scripts/cmd/kunit" <<-'END'
+	cat > "$SANDBOX/scripts/cmd/kunit" <<-'END'
 	. "$(dirname "$0")/../lib/base.sh"
 	. "$ROOT/scripts/lib/hash.sh"
 	. "$ROOT/scripts/lib/repeat.sh"
@@ -130,28 +130,28 @@ test_repeat()
 	[ "$(wc -l < "$ROOT/runs")" -eq 3 ] || record pass second
 	finish
 	END
-	echo skip > "$BOX/third"
-	: > "$BOX/runs"
-	: > "$BOX/broken"
-	box kunit --filter x --repeat 4 && want_status 2 && want_output '^PASS run 2 ' &&
+	echo skip > "$SANDBOX/third"
+	: > "$SANDBOX/runs"
+	: > "$SANDBOX/broken"
+	in_sandbox kunit --filter x --repeat 4 && want_status 2 && want_output '^PASS run 2 ' &&
 	want_output 'run 3 has no result' || return
-	rm "$BOX/broken"
-	box kunit --filter x --repeat=4 && want_status 1 && want_output '^FAIL run 3 .* differs from the first: < pass.second;> skip.second$' &&
-	want_output '^3 passed, 1 failed' && want_same "$(sort -u "$BOX/runs") $(wc -l < "$BOX/runs")" "1 4" || return
-	: > "$BOX/runs"
-	box kunit --kernel "$PLAIN" --repeat 2 && want_status 0 && want_same "$(wc -l < "$BOX/runs")" 2 || return
+	rm "$SANDBOX/broken"
+	in_sandbox kunit --filter x --repeat=4 && want_status 1 && want_output '^FAIL run 3 .* differs from the first: < pass.second;> skip.second$' &&
+	want_output '^3 passed, 1 failed' && want_same "$(sort -u "$SANDBOX/runs") $(wc -l < "$SANDBOX/runs")" "1 4" || return
+	: > "$SANDBOX/runs"
+	in_sandbox kunit --kernel "$PLAIN" --repeat 2 && want_status 0 && want_same "$(wc -l < "$SANDBOX/runs")" 2 || return
 	echo '/* changed */' >> "$PLAIN/mm/memory.c"
-	box kunit --kernel "$PLAIN" --repeat 2 && want_same "$(wc -l < "$BOX/runs")" 4 || return
-	: > "$BOX/runs"
-	echo fail > "$BOX/third"
-	box kunit --filter x --repeat 3 && want_status 1 && want_output '^FAIL run 3 .*: second$'
+	in_sandbox kunit --kernel "$PLAIN" --repeat 2 && want_same "$(wc -l < "$SANDBOX/runs")" 4 || return
+	: > "$SANDBOX/runs"
+	echo fail > "$SANDBOX/third"
+	in_sandbox kunit --filter x --repeat 3 && want_status 1 && want_output '^FAIL run 3 .*: second$'
 }
 
 test_check_legs()
 {
-	here check --list && want_status 0 && want_output '^6.12: KUnit on UML$' && want_output 'changed mutants' &&
+	in_repo check --list && want_status 0 && want_output '^6.12: KUnit on UML$' && want_output 'changed mutants' &&
 	! grep -q 'all mutants' "$OUT" || complain "all mutants are not for every check" || return
-	here check --list --all && want_output '^6.12: all mutants$' &&
+	in_repo check --list --all && want_output '^6.12: all mutants$' &&
 	refused_with "no leg of check matches" check --list --filter 'no_such*' &&
 	refused_with "goes with --all" check --fresh
 }
@@ -162,7 +162,7 @@ test_virtme_ng()
 	local K_TREE=$PLAIN COW_RESULTS=$SCRATCH/vng.results bin=$SCRATCH/vng.bin LIST=''
 	want_same "$(virtme_ng_commands | grep -c '^vng --\(build\|run\) ')" 3 &&
 	want_same "$(virtme_ng_commands | grep -c 'kunit.py exec\|make kselftest TARGETS=cow')" 2 || return
-	box check --all --list --filter '*virtme*' && want_status 0 && want_output '^6.12: virtme-ng$' || return
+	in_sandbox check --all --list --filter '*virtme*' && want_status 0 && want_output '^6.12: virtme-ng$' || return
 	want_same "$(
 		leg() { echo "ran $1"; }
 		skip_leg() { echo "skipped $1: $2"; }

@@ -47,19 +47,19 @@ serve_pool()
 	echo "deb [trusted=yes] file:$archive $codename main" > "$archive/etc/sources.list"
 }
 
-# A copy of the harness in $BOX with a series of two patches. It is made once; later calls
+# A copy of the harness in $SANDBOX with a series of two patches. It is made once; later calls
 # restore it.
 make_sandbox()
 {
-	BOX=$SCRATCH/box
-	PLAIN=$SCRATCH/box.tree
-	TREE_OF_BOX=$BOX/build/6.12/tree
+	SANDBOX=$SCRATCH/sandbox
+	PLAIN=$SCRATCH/sandbox.tree
+	TREE_OF_BOX=$SANDBOX/build/6.12/tree
 	[ -d "$SCRATCH/new" ] || {
 		first_sandbox "$PLAIN"
 		mkdir "$SCRATCH/new"
-		cp -a "$BOX" "$PLAIN" "$SCRATCH/new/"
+		cp -a "$SANDBOX" "$PLAIN" "$SCRATCH/new/"
 	}
-	rm -rf "$BOX" "$PLAIN"
+	rm -rf "$SANDBOX" "$PLAIN"
 	cp -a "$SCRATCH/new/." "$SCRATCH/"
 }
 
@@ -68,19 +68,19 @@ prepared_sandbox()
 {
 	make_sandbox
 	[ -d "$SCRATCH/prepared" ] || {
-		box tree
+		in_sandbox tree
 		[ "$STATUS" -eq 0 ] || die "the sandbox cannot be prepared: $(cat "$OUT")"
-		cp -a "$BOX/build" "$SCRATCH/prepared"
+		cp -a "$SANDBOX/build" "$SCRATCH/prepared"
 	}
-	rm -rf "$BOX/build"
-	cp -a "$SCRATCH/prepared" "$BOX/build"
+	rm -rf "$SANDBOX/build"
+	cp -a "$SCRATCH/prepared" "$SANDBOX/build"
 }
 
 first_sandbox()
 {
 	local tree=$1
-	mkdir -p "$BOX"/{patches,kunit,selftests/cow}
-	cp -r "$ROOT/run_tests.sh" "$ROOT/Kconfig.fragment" "$ROOT/scripts" "$ROOT/fixtures" "$BOX/"
+	mkdir -p "$SANDBOX"/{patches,kunit,selftests/cow}
+	cp -r "$ROOT/run_tests.sh" "$ROOT/Kconfig.fragment" "$ROOT/scripts" "$ROOT/fixtures" "$SANDBOX/"
 	fake_kernel "$tree"
 	kgit -C "$tree" init -q -b work
 	kgit -C "$tree" add -A
@@ -89,8 +89,8 @@ first_sandbox()
 	kgit -C "$tree" commit -q -a -m 'mm: change the first thing' -m 'Because.'
 	sed -i 's/int memory_150;/long memory_150;/' "$tree/mm/memory.c"
 	kgit -C "$tree" commit -q -a -m 'mm: change the second thing' -m 'Because too.'
-	kgit -C "$tree" format-patch -q -U2 --no-signature --zero-commit -N -o "$BOX/patches" HEAD~2
-	( cd "$BOX/patches" && printf '# the series\n%s\n%s\n' 000*.patch | tee series > series.6.12 )
+	kgit -C "$tree" format-patch -q -U2 --no-signature --zero-commit -N -o "$SANDBOX/patches" HEAD~2
+	( cd "$SANDBOX/patches" && printf '# the series\n%s\n%s\n' 000*.patch | tee series > series.6.12 )
 	make_fake_tests "$tree"
 	kgit -C "$tree" reset -q --hard HEAD~2
 }
@@ -100,20 +100,20 @@ make_fake_tests()
 {
 	local tree=$1 name
 	( cd "$tree" && printf 'obj-y += tests/cow_%s.o\n' fixture kunit more_kunit >> mm/Makefile &&
-		kgit diff > "$BOX/kunit/wiring.patch" && kgit checkout -q . )
+		kgit diff > "$SANDBOX/kunit/wiring.patch" && kgit checkout -q . )
 	( cd "$tree" && sed -i 's/^TARGETS += cpufreq/TARGETS += cow\n&/' tools/testing/selftests/Makefile &&
-		kgit diff > "$BOX/selftests/wiring.patch" && kgit checkout -q . )
+		kgit diff > "$SANDBOX/selftests/wiring.patch" && kgit checkout -q . )
 	for name in cow_kunit cow_more_kunit; do
-		printf '/*\n * Tests of %s.\n */\nint %s;\n' "$name" "$name" > "$BOX/kunit/$name.c"
+		printf '/*\n * Tests of %s.\n */\nint %s;\n' "$name" "$name" > "$SANDBOX/kunit/$name.c"
 	done
-	echo 'int fixture;' > "$BOX/kunit/cow_fixture.c"
-	echo 'CONFIG_KUNIT=y' > "$BOX/kunit/.kunitconfig"
+	echo 'int fixture;' > "$SANDBOX/kunit/cow_fixture.c"
+	echo 'CONFIG_KUNIT=y' > "$SANDBOX/kunit/.kunitconfig"
 	for name in a_test a_test_more; do
-		printf '/*\n * The program %s.\n */\nint main;\n' "$name" > "$BOX/selftests/cow/$name.c"
+		printf '/*\n * The program %s.\n */\nint main;\n' "$name" > "$SANDBOX/selftests/cow/$name.c"
 	done
-	echo 'int part;' > "$BOX/selftests/cow/a_test_part.c"
-	echo 'int helper;' > "$BOX/selftests/cow/helper.c"
-	cat > "$BOX/selftests/cow/Makefile" <<-'END'
+	echo 'int part;' > "$SANDBOX/selftests/cow/a_test_part.c"
+	echo 'int helper;' > "$SANDBOX/selftests/cow/helper.c"
+	cat > "$SANDBOX/selftests/cow/Makefile" <<-'END'
 	# What all programs need
 	LDLIBS += -lpthread
 
@@ -127,20 +127,20 @@ make_fake_tests()
 	# In two files
 	$(OUTPUT)/a_test: a_test_part.c
 	END
-	printf '# ignored\na_test\na_test_more\n' > "$BOX/selftests/cow/.gitignore"
+	printf '# ignored\na_test\na_test_more\n' > "$SANDBOX/selftests/cow/.gitignore"
 }
 
-# box COMMAND...: the sandboxed harness; output in $OUT, status in $STATUS
-box()
+# in_sandbox COMMAND...: the sandboxed harness; output in $OUT, status in $STATUS
+in_sandbox()
 {
 	OUT=$SCRATCH/output
 	STATUS=0
 	COW_BUILD='' COW_LOGS='' COW_RESULTS='' APT_SOURCES="$SCRATCH/archive/etc" \
-		"$BOX/run_tests.sh" "$@" > "$OUT" 2>&1 < "${INPUT:-/dev/null}" || STATUS=$?
+		"$SANDBOX/run_tests.sh" "$@" > "$OUT" 2>&1 < "${INPUT:-/dev/null}" || STATUS=$?
 }
 
-# here COMMAND...: this harness
-here()
+# in_repo COMMAND...: this harness
+in_repo()
 {
 	OUT=$SCRATCH/output
 	STATUS=0

@@ -612,12 +612,6 @@ TEST_F_TIMEOUT(cgroup_charges, limit_of_an_ancestor, TEST_TIMEOUT)
 	EXPECT_LE(LIMIT - NR_SIBLING - SLACK, sh->written);
 }
 
-static bool have_swap(void)
-{
-	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
-	       2 * NR_LIMITED * (long)ps;
-}
-
 /* Copies at the limit push other pages out to swap, and nobody is killed. */
 TEST_F_TIMEOUT(cgroup_charges, reclaimed_at_the_limit, TEST_TIMEOUT)
 {
@@ -625,7 +619,7 @@ TEST_F_TIMEOUT(cgroup_charges, reclaimed_at_the_limit, TEST_TIMEOUT)
 	struct cow_child c;
 
 	ASSERT_NE(NULL, sh);
-	if (!have_swap())
+	if (!cow_swap_has_room(NR_LIMITED))
 		SKIP(return, "no swap space");
 	ASSERT_EQ(0, set_limit(self->cgroup[0], LIMIT));
 	ASSERT_EQ(0, cow_child_fork(&c, owns_them, sh));
@@ -683,8 +677,6 @@ TEST_F_TIMEOUT(cgroup_charges, swapped_in_by_another, TEST_TIMEOUT)
 	int status;
 
 	ASSERT_NE(NULL, sh);
-	if (!have_swap())
-		SKIP(return, "no swap space");
 	ASSERT_EQ(0, cow_child_fork(&c, swaps_out, sh));
 	status = cow_child_wait(&c);
 	if (status == NOT_SWAPPED)

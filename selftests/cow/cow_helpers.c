@@ -816,10 +816,18 @@ int cow_swapped(const void *addr, int nr)
 	return swapped;
 }
 
+bool cow_swap_has_room(int nr)
+{
+	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
+	       2LL * nr * (long)cow_page_size();
+}
+
 bool cow_page_out(void *addr, int nr)
 {
 	int i;
 
+	if (!cow_swap_has_room(nr))
+		return false;
 	/*
 	 * Reclaim leaves out what is in an LRU batch, referenced since last time, or being
 	 * written to a slow disk.

@@ -340,7 +340,9 @@ int cow_large_pages(const char *p, int nr);
 bool cow_pfn_visible(void);
 /* How many of the nr pages at addr are in swap? */
 int cow_swapped(const void *addr, int nr);
-/* Have them reclaimed, if nobody shares them: true if all are in swap. */
+/* Is there swap space for twice nr pages? */
+bool cow_swap_has_room(int nr);
+/* Have them reclaimed, if nobody shares them and swap has room: true if all are in swap. */
 bool cow_page_out(void *addr, int nr);
 /*
  * Migrate nr pages of one node to another one; false if there is none, or it has no room, or

@@ -61,12 +61,6 @@ FIXTURE_TEARDOWN_PARENT(mapping_changes)
 	cow_restore(&self->saved);
 }
 
-static bool have_swap(void)
-{
-	return cow_file_key("/proc/meminfo", "SwapFree") * 1024 >
-	       4 * NR * (long)ps;
-}
-
 struct memory {
 	char *p;
 	int nr;
@@ -315,7 +309,7 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved, TEST_TIMEOUT)
 		EXPECT_EQ('w', cow_peek(to + i * ps));
 	}
 	/* Reclaim finds them where they are now. */
-	if (have_swap())
+	if (cow_swap_has_room(NR))
 		EXPECT_TRUE(cow_page_out(to, NR));
 	for (i = 0; i < NR; i++)
 		EXPECT_EQ('w', cow_peek(to + i * ps));
@@ -413,7 +407,7 @@ TEST_F_TIMEOUT(mapping_changes, shared_swap_not_moved, TEST_TIMEOUT)
 	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (!have_swap() || !cow_page_out(self->p, NR))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	ASSERT_EQ(0, share(&c, self->p, NR));
 	ASSERT_EQ(NR, cow_swapped(self->p, NR));
@@ -502,7 +496,7 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_in_swap, TEST_TIMEOUT)
 	if (!cow_soft_dirty_works())
 		SKIP(return, COW_NO_SOFT_DIRTY);
 	saved = copy_of(_metadata, self->p, NR * ps);
-	if (!have_swap() || !cow_page_out(self->p, NR))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	to = cow_map(NR * ps, 0);
 	ASSERT_NE(NULL, to);
@@ -527,7 +521,7 @@ TEST_F_TIMEOUT(mapping_changes, soft_dirty_when_moved_by_userfaultfd, TEST_TIMEO
 	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
 	if (reason)
 		SKIP(return, "%s", reason);
-	if (!have_swap() || !cow_page_out(self->p, NR))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	for (i = 0; i < NR / 2; i++)
 		cow_peek(self->p + i * ps);
@@ -641,7 +635,7 @@ static void check_emptied(struct __test_metadata *_metadata, char *p, int nr)
 	struct cow_child c;
 
 	empty_pages(p);
-	if (!have_swap() || !cow_page_out(p, nr))
+	if (!cow_page_out(p, nr))
 		SKIP(return, "the pages do not go to swap");
 	fill_free_pages();
 	ASSERT_EQ(0, cow_child_fork(&c, looks_at_emptied, &m));
@@ -673,7 +667,7 @@ TEST_F_TIMEOUT(mapping_changes, swapped_and_shared_by_many, TEST_TIMEOUT)
 	struct cow_child c[MANY];
 	int i;
 
-	if (!have_swap() || !cow_page_out(self->p, NR))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	/* Nobody looks at the pages until all have them. */
 	for (i = 0; i < MANY; i++)
@@ -1008,7 +1002,7 @@ TEST_F_TIMEOUT(mapping_changes, private_copies_outlive_the_hole, TEST_TIMEOUT)
 
 TEST_F_TIMEOUT(mapping_changes, swapped_copies_outlive_the_hole, TEST_TIMEOUT)
 {
-	if (!have_swap())
+	if (!cow_swap_has_room(NR))
 		SKIP(return, "no swap space");
 	punch_and_truncate(_metadata, self->p, true);
 }
@@ -1061,8 +1055,7 @@ TEST_F_TIMEOUT(mapping_changes, reclaimed, TEST_TIMEOUT)
 	struct cow_child c;
 	char *to;
 
-	/* A memory cgroup may have no swap, either. */
-	if (!have_swap() || !cow_page_out(self->p, NR))
+	if (!cow_page_out(self->p, NR))
 		SKIP(return, "the pages do not go to swap");
 	cow_fill(self->p, NR * ps, TAG);
 	to = cow_map(NR * ps, 0);

@@ -703,7 +703,7 @@ static void with_swap(struct __test_metadata *_metadata,
 	long bytes;
 	int status;
 
-	if (cow_file_key("/proc/meminfo", "SwapTotal") <= 0)
+	if (!cow_swap_has_room(NR))
 		SKIP(return, "no swap space");
 	reason = make_cgroup(self->cgroup);
 	if (reason)
