@@ -289,6 +289,27 @@ TEST_F_TIMEOUT(access_tracking, follows_child, TEST_TIMEOUT)
 	close(child_fd);
 }
 
+/* The fork copies pages that are pinned, with their protection. */
+TEST_F_TIMEOUT(access_tracking, follows_child_pinned, TEST_TIMEOUT)
+{
+	/* Before they are protected: a pin is an access. */
+	int child_fd, pin_fd = cow_pin(area, nr * size);
+	const char *reason;
+
+	if (pin_fd < 0)
+		SKIP(return, "pages cannot be pinned by io_uring: %s", strerror(-pin_fd));
+	reason = protect_even(&self->fd, UFFD_FEATURE_EVENT_FORK);
+	if (reason)
+		SKIP(return, "%s", reason);
+	child_fd = cow_uffd_fork(&child, is_protected_too, NULL, self->fd);
+	ASSERT_LE(0, child_fd);
+	ASSERT_EQ(1, cow_child_recv(&child));
+	expect_usable_again(_metadata, self->fd);
+	EXPECT_EQ(0, cow_child_end(&child));
+	close(child_fd);
+	close(pin_fd);
+}
+
 /* Copied and, when the child has gone, reused */
 TEST_F_TIMEOUT(access_tracking, beside_writes, TEST_TIMEOUT)
 {
@@ -432,6 +453,81 @@ TEST_F_TIMEOUT(access_tracking, follows_child_in_swap, TEST_TIMEOUT)
 	EXPECT_EQ(-1, wrong_report(even, READ));
 	expect_usable_again(_metadata, self->fd);
 	close(child_fd);
+}
+
+/*
+ * What UFFDIO_MOVE puts there is protected where it arrives.
+ */
+
+static void move_in(struct __test_metadata *_metadata, int fd, char *from)
+{
+	ASSERT_EQ(0, madvise(area, nr * size, MADV_DONTNEED));
+	ASSERT_EQ(0, cow_uffd_move(fd, area, from, nr * size, NULL));
+	EXPECT_EQ(-1, wrong_mark(all));
+	EXPECT_EQ(-1, wrong_report(all, READ));
+	EXPECT_EQ(-1, wrong_mark(all));
+	ASSERT_EQ(0, protect(fd, 0, nr, false));
+}
+
+static void expect_content_moved(struct __test_metadata *_metadata)
+{
+	EXPECT_EQ(-1, wrong_content(all));
+	write_all();
+	EXPECT_EQ(-1, wrong_content(none));
+}
+
+TEST_F_TIMEOUT(access_tracking, moved_in, TEST_TIMEOUT)
+{
+	const char *reason = NULL;
+	char *from = NULL;
+
+	if (variant->kind == HUGETLB)
+		SKIP(return, "UFFDIO_MOVE does not move hugetlb pages");
+	if (variant->kind == HUGE)
+		reason = cow_map_huge(&self->undo, &from, nr * size, TAG);
+	else
+		from = cow_map(nr * size, size);
+	ASSERT_EQ(NULL, reason);
+	ASSERT_NE(NULL, from);
+	memcpy(from, area, nr * size);
+	ASSERT_EQ(NULL, track_accesses(&self->fd, UFFD_FEATURE_SIGBUS));
+	move_in(_metadata, self->fd, from);
+	expect_content_moved(_metadata);
+}
+
+TEST_F_TIMEOUT(access_tracking, moved_in_from_swap, TEST_TIMEOUT)
+{
+	char *from;
+
+	if (variant->kind != SMALL)
+		SKIP(return, "huge pages are split in swap");
+	from = cow_map(nr * size, size);
+	ASSERT_NE(NULL, from);
+	memcpy(from, area, nr * size);
+	if (!cow_page_out(from, nr))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(NULL, track_accesses(&self->fd, UFFD_FEATURE_SIGBUS));
+	move_in(_metadata, self->fd, from);
+	expect_content_moved(_metadata);
+}
+
+TEST_F_TIMEOUT(access_tracking, moved_in_zero_page, TEST_TIMEOUT)
+{
+	char *from;
+	int i;
+
+	if (variant->kind != SMALL)
+		SKIP(return, "of small pages only");
+	from = cow_map(nr * size, size);
+	ASSERT_NE(NULL, from);
+	for (i = 0; i < nr; i++)
+		cow_peek(from + i * size);
+	ASSERT_EQ(NULL, track_accesses(&self->fd, UFFD_FEATURE_SIGBUS));
+	move_in(_metadata, self->fd, from);
+	cow_touch(area, 'w');
+	for (i = 1; i < nr; i++)
+		EXPECT_TRUE(cow_is_zero(area + i * size, ps))
+			TH_LOG("page %d", i);
 }
 
 TEST_F_TIMEOUT(access_tracking, migrated, TEST_TIMEOUT)

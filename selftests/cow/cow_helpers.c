@@ -9,6 +9,7 @@
 #endif
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
@@ -814,6 +815,23 @@ int cow_swapped(const void *addr, int nr)
 	for (i = 0; i < nr; i++)
 		swapped += !!(cow_pagemap((const char *)addr + i * ps) & COW_PM_SWAP);
 	return swapped;
+}
+
+int cow_pin(void *addr, size_t len)
+{
+	struct iovec iov = { .iov_base = addr, .iov_len = len };
+	struct io_uring_params params = {};
+	int fd, err;
+
+	fd = syscall(__NR_io_uring_setup, 1, &params);
+	if (fd < 0)
+		return -errno;
+	if (syscall(__NR_io_uring_register, fd, IORING_REGISTER_BUFFERS, &iov, 1)) {
+		err = errno;
+		close(fd);
+		return -err;
+	}
+	return fd;
 }
 
 bool cow_swap_has_room(int nr)

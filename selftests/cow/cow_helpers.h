@@ -338,6 +338,11 @@ __u64 cow_page_flags(const void *addr);
 int cow_large_pages(const char *p, int nr);
 /* May this process see frame numbers? */
 bool cow_pfn_visible(void);
+/*
+ * Pin pages for as long as the returned file is open: fixed buffers of an io_uring. A negative
+ * errno if that is not possible.
+ */
+int cow_pin(void *addr, size_t len);
 /* How many of the nr pages at addr are in swap? */
 int cow_swapped(const void *addr, int nr);
 /* Is there swap space for twice nr pages? */

@@ -10,7 +10,6 @@
  */
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
@@ -476,29 +475,9 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_zero_page, TEST_TIMEOUT)
 			TH_LOG("page %d", i);
 }
 
-/*
- * Pin some of the pages for as long as the returned file is open: fixed buffers of an
- * io_uring. A negative errno if that is not possible.
- */
 static int pin_pages(char *p)
 {
-	struct iovec iov = {
-		.iov_base = p + FIRST_PINNED * ps,
-		.iov_len = NR_PINNED * ps,
-	};
-	struct io_uring_params params = {};
-	int fd, err;
-
-	fd = syscall(__NR_io_uring_setup, 1, &params);
-	if (fd < 0)
-		return -errno;
-	if (syscall(__NR_io_uring_register, fd, IORING_REGISTER_BUFFERS, &iov,
-		    1)) {
-		err = errno;
-		close(fd);
-		return -err;
-	}
-	return fd;
+	return cow_pin(p + FIRST_PINNED * ps, NR_PINNED * ps);
 }
 
 static bool pinned(int i)
