@@ -282,6 +282,25 @@ static void neighbour_in_lru_batch(struct kunit *test)
 	cowt_expect_counts(test, 3, COW_SKIP_NONE, 0);
 }
 
+/* MADV_FREE has put the page into an LRU batch: the page is given up when that is emptied. */
+static void lazyfree_neighbour_in_lru_batch(struct kunit *test)
+{
+	struct folio *folio;
+
+	cowt_set_window(3);
+	cowt_share_pages(test, ALL_PAGES);
+	folio = cowt_odd_folio(test);
+	lru_add_drain_all();
+	/* The fault empties the batches of its own CPU. */
+	migrate_disable();
+	folio_mark_lazyfree(folio);
+	cowt_write_fault(test, FAULT);
+	migrate_enable();
+	KUNIT_EXPECT_FALSE(test, folio_test_swapbacked(folio));
+	cowt_expect_region(test, COPIED(3) & ~BIT_ULL(ODD));
+	cowt_expect_counts(test, 2, COW_SKIP_SPECIAL, 1);
+}
+
 /* Pages on the inactive anonymous list, by zone and as the memory cgroup counts them */
 struct lru_sizes {
 	unsigned long zone[MAX_NR_ZONES];
@@ -1093,6 +1112,7 @@ static struct kunit_case cow_precopy_cases[] = {
 	KUNIT_CASE(written_neighbour),
 	KUNIT_CASE(file_neighbour),
 	KUNIT_CASE(neighbour_in_lru_batch),
+	KUNIT_CASE(lazyfree_neighbour_in_lru_batch),
 	KUNIT_CASE_PARAM(copies_are_old, young_gen_params),
 	KUNIT_CASE(copies_are_on_the_lru),
 	KUNIT_CASE(few_copies_wait),
