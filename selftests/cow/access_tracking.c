@@ -304,6 +304,7 @@ TEST_F_TIMEOUT(access_tracking, follows_child_pinned, TEST_TIMEOUT)
 	child_fd = cow_uffd_fork(&child, is_protected_too, NULL, self->fd);
 	ASSERT_LE(0, child_fd);
 	ASSERT_EQ(1, cow_child_recv(&child));
+	EXPECT_EQ(-1, wrong_report(even, READ));
 	expect_usable_again(_metadata, self->fd);
 	EXPECT_EQ(0, cow_child_end(&child));
 	close(child_fd);
