@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -706,6 +707,18 @@ static const char *map_mthp(struct cow_undo *undo)
 	return cow_map_mthp(undo, &area, pages * ps, TAG);
 }
 
+/* Since 6.15 a kernel can tell whether one process has all mappings of a large folio. */
+static const char *reuse_of_mthp(struct cow_undo *undo)
+{
+	int version, level;
+	struct utsname u;
+
+	if (uname(&u) || sscanf(u.release, "%d.%d", &version, &level) != 2 ||
+	    version < 6 || (version == 6 && level < 15))
+		return "the kernel is older than 6.15, and does not reuse large folios";
+	return map_mthp(undo);
+}
+
 /* The same with a page of such a folio */
 TEST_F_TIMEOUT(huge_pages, pinned_mthp, TEST_TIMEOUT)
 {
@@ -718,6 +731,49 @@ TEST_F_TIMEOUT(huge_pages, pinned_mthp, TEST_TIMEOUT)
 		SKIP(return, "%s", reason);
 	pin_and_fork(_metadata, area + ps, 0);
 	pin_and_fork(_metadata, area + (pages - 1) * ps, PIN_LONGTERM_TEST_FLAG_USE_FAST);
+}
+
+/* What nobody else has any more is reused, by whichever process is left. */
+
+static int writes_alone(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return write_and_look(by_child, 0, pages);
+}
+
+static void expect_reused(struct __test_metadata *_metadata, const struct seen *s)
+{
+	EXPECT_EQ(-1, s->wrong);
+	/* Not root: all are 0. */
+	EXPECT_EQ(0, memcmp(s->before.frame, s->after.frame, pages * sizeof(s->after.frame[0])));
+}
+
+TEST_F_TIMEOUT(huge_pages, mthp_reused_after_exit, TEST_TIMEOUT)
+{
+	const char *reason = reuse_of_mthp(&self->undo);
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, keeps, NULL);
+	EXPECT_EQ(0, cow_child_end(&child));
+	EXPECT_EQ(-1, by_child->wrong);
+	ASSERT_EQ(0, write_and_look(by_parent, 0, pages));
+	expect_reused(_metadata, by_parent);
+	EXPECT_EQ(pages, cow_large_pages(area, pages));
+}
+
+TEST_F_TIMEOUT(huge_pages, mthp_reused_by_child, TEST_TIMEOUT)
+{
+	const char *reason = reuse_of_mthp(&self->undo);
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	share_with(_metadata, writes_alone, NULL);
+	ASSERT_EQ(0, madvise(area, pages * ps, MADV_DONTNEED));
+	EXPECT_EQ(0, cow_child_end(&child));
+	expect_reused(_metadata, by_child);
 }
 
 /*
@@ -1126,6 +1182,14 @@ static int writes_to_private_file(struct cow_child *self, void *arg)
 	return wrong_page(false, FIRST, 1) == -1 ? 0 : 3;
 }
 
+static int keeps_two_written(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	return wrong_page(false, FIRST, 2) == -1 ? 0 : 2;
+}
+
 TEST_F_TIMEOUT(huge_pages, private_file, TEST_TIMEOUT)
 {
 	const char *reason;
@@ -1147,6 +1211,62 @@ TEST_F_TIMEOUT(huge_pages, private_file, TEST_TIMEOUT)
 	/* And the file */
 	ASSERT_TRUE(map_file(fd, MAP_SHARED));
 	EXPECT_EQ(-1, wrong_page(false, 0, 0));
+	close(fd);
+}
+
+/* Small pages of the file become a huge page: copies of them stay. */
+TEST_F_TIMEOUT(huge_pages, private_copies_of_collapsed_file, TEST_TIMEOUT)
+{
+	size_t len = nr * ps;
+	char *shared = cow_map(len, len);
+	int fd = memfd_create("cow_collapsed", MFD_CLOEXEC);
+
+	pages = nr;
+	area = cow_map(len, len);
+	ASSERT_NE(NULL, area);
+	ASSERT_NE(NULL, shared);
+	ASSERT_EQ(0, ftruncate(fd, len));
+	ASSERT_TRUE(map_file(fd, MAP_SHARED));
+	cow_fill(area, len, TAG);
+	ASSERT_TRUE(map_file(fd, MAP_PRIVATE));
+	ASSERT_EQ(shared, mmap(shared, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+			       fd, 0));
+	cow_touch(area + FIRST * ps, 'w');
+	cow_touch(area + (FIRST + 1) * ps, 'w');
+	share_with(_metadata, keeps_two_written, NULL);
+	if (madvise(shared, len, MADV_COLLAPSE)) {
+		cow_child_end(&child);
+		SKIP(return, "MADV_COLLAPSE of a file: %s", strerror(errno));
+	}
+	EXPECT_EQ(-1, wrong_page(false, FIRST, 2));
+	EXPECT_EQ(0, cow_child_end(&child));
+	cow_unmap(shared, len);
+	close(fd);
+}
+
+/* Nor does userfaultfd's protection of small pages get lost in a huge page. */
+TEST_F_TIMEOUT(huge_pages, uffd_of_collapsed, TEST_TIMEOUT)
+{
+	size_t len = nr * ps;
+	const char *reason;
+	int fd;
+
+	pages = nr;
+	area = cow_map(len, len);
+	ASSERT_NE(NULL, area);
+	cow_fill(area, len, TAG);
+	reason = cow_uffd_wp(&fd, area, len, UFFD_FEATURE_SIGBUS);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, cow_uffd_protect(fd, area + FIRST * ps, ps, true));
+	ASSERT_EQ(0, madvise(area, len, MADV_HUGEPAGE));
+	/* It need not be possible. */
+	madvise(area, len, MADV_COLLAPSE);
+	EXPECT_EQ(1, pages_with(COW_PM_UFFD_WP, 0, pages));
+	EXPECT_EQ(1, pages_with(COW_PM_UFFD_WP, FIRST, 1));
+	EXPECT_TRUE(cow_raises_sigbus(area + FIRST * ps, true));
+	EXPECT_FALSE(cow_raises_sigbus(area + OTHER * ps, true));
+	EXPECT_EQ(-1, wrong_page(false, OTHER, 1));
 	close(fd);
 }
 

@@ -114,19 +114,39 @@ static bool page_is(int i, __u64 tag)
 	       cow_check(area + (i + 1) * huge - ps, ps, OLD) == -1;
 }
 
-static char *map_pages(int nr)
+static void fill_pages(char *p, int nr)
 {
-	char *p = mmap(NULL, nr * huge, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	int i;
 
-	if (p == MAP_FAILED)
-		return NULL;
 	for (i = 0; i < nr; i++) {
 		cow_fill(p + i * huge, ps, OLD);
 		cow_fill(p + (i + 1) * huge - ps, ps, OLD);
 	}
+}
+
+static char *map_pages(int nr)
+{
+	char *p = mmap(NULL, nr * huge, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	fill_pages(p, nr);
 	return p;
+}
+
+/* The file's two pages, at the same address each time: content goes by that. */
+static bool map_file(int fd, int flags)
+{
+	void *p;
+
+	if (area)
+		flags |= MAP_FIXED;
+	p = mmap(area, 2 * huge, PROT_READ | PROT_WRITE, flags, fd, 0);
+	if (p == MAP_FAILED)
+		return false;
+	area = p;
+	return true;
 }
 
 /* As many pages are free as there should be, and none is reserved. */
@@ -464,6 +484,31 @@ TEST_F_TIMEOUT(hugetlb, uffd_follows_child, TEST_TIMEOUT)
 	EXPECT_TRUE(first_is_protected());
 	EXPECT_EQ(0, cow_child_end(&child));
 	close(child_fd);
+	close(fd);
+}
+
+/* What is written to a private mapping of a file does not get to the file. */
+TEST_F_TIMEOUT(hugetlb, private_file, TEST_TIMEOUT)
+{
+	const size_t len = 2 * huge;
+	int fd = memfd_create("cow_hugetlb", MFD_CLOEXEC | MFD_HUGETLB);
+
+	if (fd < 0)
+		SKIP(return, "no memfd of hugetlb pages: %s", strerror(errno));
+	ASSERT_EQ(0, ftruncate(fd, len));
+	ASSERT_TRUE(map_file(fd, MAP_SHARED));
+	fill_pages(area, 2);
+	/* Nobody else maps it. */
+	ASSERT_TRUE(map_file(fd, MAP_PRIVATE));
+	ASSERT_TRUE(page_is(0, OLD));
+	write_page(0, BY_PARENT);
+	write_page(1, BY_PARENT);
+	EXPECT_TRUE(page_is(0, BY_PARENT));
+	EXPECT_TRUE(page_is(1, BY_PARENT));
+	ASSERT_TRUE(map_file(fd, MAP_SHARED));
+	EXPECT_TRUE(page_is(0, OLD));
+	EXPECT_TRUE(page_is(1, OLD));
+	ASSERT_EQ(0, munmap(area, len));
 	close(fd);
 }
 

@@ -252,6 +252,67 @@ TEST_F_TIMEOUT(mapping_changes, moved, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&c));
 }
 
+/*
+ * No CPU keeps a translation of what has moved away. There is no system call, which might
+ * flush, between the move and the first accesses.
+ */
+static void expect_moved_away(struct __test_metadata *_metadata, char *from, char *to, int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++)
+		EXPECT_EQ(0, cow_peek(from + i * ps)) TH_LOG("page %d", i);
+	write_up(from, 0, nr);
+	for (i = 0; i < nr; i++) {
+		EXPECT_EQ('m', cow_peek(to + i * ps)) TH_LOG("page %d", i);
+		EXPECT_EQ('w', cow_peek(from + i * ps)) TH_LOG("page %d", i);
+	}
+}
+
+static void move_away(struct __test_metadata *_metadata, char *from, char *to, size_t len)
+{
+	int i, nr = len / ps < NR ? len / ps : NR;
+
+	for (i = 0; i < nr; i++)
+		cow_touch(from + i * ps, 'm');
+	if (mremap(from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != to)
+		SKIP(return, "MREMAP_DONTUNMAP: %s", strerror(errno));
+	expect_moved_away(_metadata, from, to, nr);
+}
+
+TEST_F_TIMEOUT(mapping_changes, moved_away, TEST_TIMEOUT)
+{
+	char *to = cow_map(NR * ps, 0);
+
+	ASSERT_NE(NULL, to);
+	move_away(_metadata, self->p, to, NR * ps);
+}
+
+/* A whole page table moves. */
+TEST_F_TIMEOUT(mapping_changes, moved_away_table, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	char *from = cow_map(len, len), *to = cow_map(len, len);
+
+	ASSERT_NE(NULL, from);
+	ASSERT_NE(NULL, to);
+	move_away(_metadata, from, to, len);
+}
+
+TEST_F_TIMEOUT(mapping_changes, moved_away_huge, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	const char *reason;
+	char *huge, *to;
+
+	reason = cow_map_huge(&self->undo, &huge, len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	to = cow_map(len, len);
+	ASSERT_NE(NULL, to);
+	move_away(_metadata, huge, to, len);
+}
+
 /* What cow_fill() wrote depends on the address: this is to compare with after a move. */
 static char *copy_of(struct __test_metadata *_metadata, const char *p, size_t len)
 {
@@ -268,6 +329,22 @@ static const char *map_target(struct __test_metadata *_metadata, char **to, int 
 	*to = cow_map(len, align);
 	ASSERT_NE(NULL, *to);
 	return cow_uffd_missing(fd, *to, len, UFFD_FEATURE_MOVE);
+}
+
+TEST_F_TIMEOUT(mapping_changes, moved_away_by_uffd, TEST_TIMEOUT)
+{
+	const char *reason;
+	char *to;
+	int fd, i;
+
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	for (i = 0; i < NR; i++)
+		cow_touch(self->p + i * ps, 'm');
+	ASSERT_EQ(0, cow_uffd_move(fd, to, self->p, NR * ps, NULL));
+	expect_moved_away(_metadata, self->p, to, NR);
+	close(fd);
 }
 
 /* None of the pages, as another process has them, too */

@@ -228,6 +228,57 @@ static int fork_freed(struct __test_metadata *_metadata, const struct freed *fre
 	return cow_child_end(&c);
 }
 
+/*
+ * What one process lets go is still the other's, also where nothing but the folio is dirty.
+ */
+
+static int frees(struct cow_child *self, void *arg)
+{
+	(void)self;
+	return madvise(arg, NR * ps, MADV_FREE) || cow_drain_lru();
+}
+
+/* Reclaimed, if that is possible, the pages are in swap. */
+static int reclaims_and_keeps(struct cow_child *self, void *arg)
+{
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	madvise(arg, NR * ps, MADV_PAGEOUT);
+	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
+}
+
+/* Read back from swap: no PTE is dirty. */
+static bool clean_ptes(char *p)
+{
+	return cow_page_out(p, NR) && cow_check(p, NR * ps, TAG) == -1;
+}
+
+TEST_F_TIMEOUT(memory_advice, freed_by_child, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!clean_ptes(self->p))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(0, cow_child_fork(&c, frees, self->p));
+	ASSERT_EQ(0, cow_child_wait(&c));
+	madvise(self->p, NR * ps, MADV_PAGEOUT);
+	EXPECT_EQ(-1, cow_check(self->p, NR * ps, TAG));
+}
+
+TEST_F_TIMEOUT(memory_advice, freed_by_parent, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (!clean_ptes(self->p))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(0, cow_child_fork(&c, reclaims_and_keeps, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	ASSERT_EQ(0, madvise(self->p, NR * ps, MADV_FREE));
+	ASSERT_EQ(0, cow_drain_lru());
+	ASSERT_EQ(0, madvise(self->p, NR * ps, MADV_DONTNEED));
+	EXPECT_EQ(0, cow_child_end(&c));
+}
+
 TEST_F_TIMEOUT(memory_advice, freed_and_written_before_fork, TEST_TIMEOUT)
 {
 	struct freed freed = { .p = self->p, .len = NR * ps };

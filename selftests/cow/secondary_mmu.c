@@ -780,6 +780,30 @@ TEST_F_TIMEOUT(secondary_mmu, protected, TEST_TIMEOUT)
 	EXPECT_EQ(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), -EPERM);
 }
 
+/* Asking what was written protects it again, from the device as well. */
+TEST_F_TIMEOUT(secondary_mmu, protected_by_scan, TEST_TIMEOUT)
+{
+	static const struct cow_scan scan;
+	struct mirror *m = &self->m;
+	unsigned char times[PAGES];
+	unsigned int page;
+	const char *reason;
+	int uffd;
+
+	reason = cow_uffd_wp(&uffd, m->area, PAGES * m->ps, UFFD_FEATURE_WP_ASYNC);
+	if (reason)
+		SKIP(return, "%s", reason);
+	write_by_device(_metadata, m);
+	ASSERT_EQ(cow_scan_written(m->area, PAGES, &scan, times), 0);
+	EXPECT_GT(device_cmd(m->fd, HMM_DMIRROR_WRITE, m->area, m->buf, PAGES), 0);
+	memset(times, 0, sizeof(times));
+	ASSERT_EQ(cow_scan_written(m->area, PAGES, &scan, times), 0);
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(times[page], 1)
+			TH_LOG("page %u was written to, and nobody was told", page);
+	close(uffd);
+}
+
 /*
  * KSM shares equal pages: what the device writes to one is not in the others. Every other
  * page is: the driver drops the one behind a page as well, which would hide that it was
