@@ -523,6 +523,7 @@ enum round {
 	PIN_IS_WRONG,
 	DEVICE_IS_WRONG,
 	RSS_IS_WRONG,
+	COMMITTED_IS_WRONG,
 };
 
 /* Of the process that forks; -1 if the kernel has no such device */
@@ -604,6 +605,24 @@ static void leave_output(const struct cow_child *self)
 	dup2(fd, STDERR_FILENO);
 }
 
+/*
+ * What a fork commits for its child, it gives back if it fails: this mapping, which has no
+ * pages, is so large that nothing else is likely to commit as much meanwhile. It is the first
+ * one, so that each fork gets as far as that.
+ */
+#define COMMITTED	(256L << 20)
+
+static bool map_committed(void)
+{
+	return mmap((void *)(1UL << 20), COMMITTED, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED;
+}
+
+static long committed_kb(void)
+{
+	return cow_file_key("/proc/meminfo", "Committed_AS");
+}
+
 static bool prepare_forks(void)
 {
 	struct pin_longterm_test pin = {
@@ -615,7 +634,7 @@ static bool prepare_forks(void)
 	area = cow_map(TABLES * cow_pmd_size(), cow_pmd_size());
 	got = mmap(NULL, PAGES * ps, PROT_READ | PROT_WRITE,
 		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (nth_fd < 0 || !area || got == MAP_FAILED)
+	if (nth_fd < 0 || !area || got == MAP_FAILED || !map_committed())
 		return false;
 	fill_tables(TAG);
 	gup_fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
@@ -664,12 +683,14 @@ static enum round one_fork(int n)
 static int forks(struct cow_child *self, void *arg)
 {
 	enum round ret = FORK_FAILED;
+	long committed;
 	int n;
 
 	(void)arg;
 	leave_output(self);
 	if (!prepare_forks())
 		ret = NO_SETUP;
+	committed = committed_kb();
 	for (n = 1; n < MAX_OF_FORK && ret < NO_MORE_FAILURES; n++) {
 		ret = one_fork(n);
 		if (ret < NO_MORE_FAILURES && cow_child_send(self, ret))
@@ -678,6 +699,9 @@ static int forks(struct cow_child *self, void *arg)
 	if (ret == NO_MORE_FAILURES &&
 	    cow_smaps_kb(area, "Rss") != TABLES * PAGES * (long)ps / 1024)
 		ret = RSS_IS_WRONG;
+	if (ret == NO_MORE_FAILURES &&
+	    labs(committed_kb() - committed) >= COMMITTED / 1024 / 2)
+		ret = COMMITTED_IS_WRONG;
 	cow_child_send(self, ret);
 	return 0;
 }
