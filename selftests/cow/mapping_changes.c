@@ -331,6 +331,33 @@ static const char *map_target(struct __test_metadata *_metadata, char **to, int 
 	return cow_uffd_missing(fd, *to, len, UFFD_FEATURE_MOVE);
 }
 
+/* The zero page is everybody's: who gets it from userfaultfd may not write to it. */
+TEST_F_TIMEOUT(mapping_changes, zero_page_by_uffd, TEST_TIMEOUT)
+{
+	struct uffdio_zeropage zero = {};
+	const char *reason;
+	char *to, *other;
+	int fd, i;
+
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	other = cow_map(ps, 0);
+	ASSERT_NE(NULL, other);
+	ASSERT_EQ(0, cow_peek(other));
+	zero.range.start = (uintptr_t)to;
+	zero.range.len = NR * ps;
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_ZEROPAGE, &zero));
+	write_up(to, 0, NR);
+	EXPECT_TRUE(cow_is_zero(other, ps));
+	for (i = 0; i < NR; i++)
+		EXPECT_TRUE(cow_is_zero(to + i * ps + 1, ps - 1)) TH_LOG("page %d", i);
+	/* So that other processes live on if it was written to */
+	for (i = 0; i < NR; i++)
+		cow_touch(to + i * ps, 0);
+	close(fd);
+}
+
 TEST_F_TIMEOUT(mapping_changes, moved_away_by_uffd, TEST_TIMEOUT)
 {
 	const char *reason;
@@ -1125,6 +1152,30 @@ static void expect_reclaimable(struct __test_metadata *_metadata, char *p)
 	/* One or the other may be in use just now. */
 	cow_page_out(p, NR);
 	EXPECT_LE(NR - NR / 8, cow_swapped(p, NR));
+}
+
+static int can_be_reclaimed(struct cow_child *self, void *arg)
+{
+	(void)self;
+	if (!cow_page_out(arg, NR))
+		return 1;
+	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
+}
+
+/* What a fork copies, as it is pinned */
+TEST_F_TIMEOUT(mapping_changes, reclaimed_copies_of_pinned, TEST_TIMEOUT)
+{
+	struct cow_child c;
+	int fd;
+
+	if (!cow_page_out(self->p, NR))
+		SKIP(return, "the pages do not go to swap");
+	fd = cow_pin(self->p, NR * ps);
+	if (fd < 0)
+		SKIP(return, "pages cannot be pinned by io_uring: %s", strerror(-fd));
+	ASSERT_EQ(0, cow_child_fork(&c, can_be_reclaimed, self->p));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	close(fd);
 }
 
 TEST_F_TIMEOUT(mapping_changes, reclaimed, TEST_TIMEOUT)

@@ -5,6 +5,7 @@
  * it. What a child does not inherit (MADV_WIPEONFORK, MADV_DONTFORK) is not shared. Neither
  * migration to another node nor a NUMA hinting fault loses a write or its report.
  */
+#include <linux/io_uring.h>
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
@@ -24,6 +25,8 @@
 #define MAX_NODES	64
 
 static size_t ps;
+/* What the parent found in the ring of an io_uring */
+static char *ring_copy;
 
 FIXTURE(memory_advice)
 {
@@ -238,6 +241,13 @@ static int frees(struct cow_child *self, void *arg)
 	return madvise(arg, NR * ps, MADV_FREE) || cow_drain_lru();
 }
 
+static int keeps_all(struct cow_child *self, void *arg)
+{
+	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+		return 1;
+	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
+}
+
 /* Reclaimed, if that is possible, the pages are in swap. */
 static int reclaims_and_keeps(struct cow_child *self, void *arg)
 {
@@ -437,9 +447,54 @@ TEST_F_TIMEOUT(memory_advice, not_in_child, TEST_TIMEOUT)
 	test_inherited(_metadata, &inherited);
 }
 
+/* Pages that a driver mapped when the mapping was made: no fault could bring them back. */
+static int finds_ring(struct cow_child *self, void *arg)
+{
+	(void)self;
+	return memcmp(arg, ring_copy, ps);
+}
+
+TEST_F_TIMEOUT(memory_advice, driver_pages_in_child, TEST_TIMEOUT)
+{
+	struct io_uring_params params = {};
+	int fd = syscall(__NR_io_uring_setup, 8, &params);
+	struct cow_child c;
+	char *ring;
+
+	if (fd < 0)
+		SKIP(return, "no io_uring: %s", strerror(errno));
+	ring = mmap(NULL, ps, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING);
+	ASSERT_NE(MAP_FAILED, ring);
+	ring_copy = memcpy(self->p, ring, ps);
+	/* It has at least its number of entries. */
+	ASSERT_FALSE(cow_is_zero(ring, ps));
+	ASSERT_EQ(0, cow_child_fork(&c, finds_ring, ring));
+	EXPECT_EQ(0, cow_child_wait(&c));
+	munmap(ring, ps);
+	close(fd);
+}
+
 /*
  * mlock()
  */
+
+/* It copies what is shared: nothing faults later. */
+TEST_F_TIMEOUT(memory_advice, locked_while_shared, TEST_TIMEOUT)
+{
+	static struct cow_measure m;
+	struct cow_child c;
+
+	ASSERT_EQ(0, cow_child_fork(&c, keeps_all, self->p));
+	ASSERT_EQ(1, cow_child_recv(&c));
+	if (mlock(self->p, NR * ps)) {
+		cow_child_end(&c);
+		SKIP(return, "mlock: %s", strerror(errno));
+	}
+	ASSERT_EQ(0, cow_measure(&m, self->p, NULL, NR));
+	EXPECT_EQ(0, m.minflt);
+	EXPECT_EQ(0, cow_child_end(&c));
+	ASSERT_EQ(0, munlock(self->p, NR * ps));
+}
 
 /* How many of the pages has the kernel marked as locked? */
 static int locked_pages(const char *p)
