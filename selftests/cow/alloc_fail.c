@@ -17,7 +17,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -231,7 +233,7 @@ static void share(struct __test_metadata *_metadata, enum way way)
 		cow_touch(area + i * ps, 'w');
 }
 
-static void unshare(struct __test_metadata *_metadata, enum way way)
+static void unshare_page(struct __test_metadata *_metadata, enum way way)
 {
 	if (way != REUSE)
 		EXPECT_EQ(0, cow_child_end(&child));
@@ -337,7 +339,7 @@ static int one_fault(struct __test_metadata *_metadata, enum way way, int n)
 	failed = write_page(_metadata, n);
 	check_content(_metadata);
 	check_counts(_metadata, way, count_moved(_metadata));
-	unshare(_metadata, way);
+	unshare_page(_metadata, way);
 	return failed;
 }
 
@@ -379,7 +381,7 @@ TEST_F_TIMEOUT(alloc_fail, all_without_reclaim, TEST_TIMEOUT)
 	if (cow_counting())
 		EXPECT_EQ(0, count_moved(_metadata));
 	check_counts(_metadata, variant->way, 0);
-	unshare(_metadata, variant->way);
+	unshare_page(_metadata, variant->way);
 }
 
 /*
@@ -423,7 +425,7 @@ static long lost_pages(struct __test_metadata *_metadata, enum way way, int n)
 	for (i = 0; i < ROUNDS; i++) {
 		share(_metadata, way);
 		write_page(_metadata, n);
-		unshare(_metadata, way);
+		unshare_page(_metadata, way);
 	}
 	return lost - free_pages(_metadata);
 }
@@ -455,13 +457,13 @@ TEST_F_TIMEOUT(alloc_fail, nothing_leaks, TEST_TIMEOUT)
 		share(_metadata, variant->way);
 		if (!write_page(_metadata, n))
 			break;
-		unshare(_metadata, variant->way);
+		unshare_page(_metadata, variant->way);
 		lost = least_lost(_metadata, variant->way, n);
 		EXPECT_LE(lost, NOISE)
 			TH_LOG("%ld pages lost in %d rounds, when allocation %d fails",
 			       lost, ROUNDS, n);
 	}
-	unshare(_metadata, variant->way);
+	unshare_page(_metadata, variant->way);
 }
 
 /*
@@ -523,11 +525,14 @@ enum round {
 	PIN_IS_WRONG,
 	DEVICE_IS_WRONG,
 	RSS_IS_WRONG,
+	UFFD_IS_WRONG,
 	COMMITTED_IS_WRONG,
 };
 
-/* Of the process that forks; -1 if the kernel has no such device */
-static int gup_fd, mirror_fd;
+/* Of the process that forks; -1 if the kernel has no such device, or no userfaultfd */
+static int gup_fd, mirror_fd, uffd;
+/* The page that userfaultfd watches */
+static char *watched;
 /* What the device and the pin read */
 static char *got;
 
@@ -623,6 +628,40 @@ static long committed_kb(void)
 	return cow_file_key("/proc/meminfo", "Committed_AS");
 }
 
+/* A fork waits until its child's userfaultfd is taken. */
+static void *take_events(void *arg)
+{
+	struct pollfd event = { .fd = uffd, .events = POLLIN };
+	struct uffd_msg msg;
+
+	while (poll(&event, 1, -1) == 1)
+		if (read(uffd, &msg, sizeof(msg)) == sizeof(msg) &&
+		    msg.event == UFFD_EVENT_FORK)
+			close(msg.arg.fork.ufd);
+	return arg;
+}
+
+static bool watch_page(void)
+{
+	pthread_t thread;
+
+	watched = cow_map(ps, 0);
+	if (!watched)
+		return false;
+	if (cow_uffd_wp(&uffd, watched, ps, UFFD_FEATURE_EVENT_FORK)) {
+		uffd = -1;
+		return true;
+	}
+	return !pthread_create(&thread, NULL, take_events, NULL);
+}
+
+/* Each fork keeps userfaultfd from changing anything until it is over. */
+static bool uffd_works(void)
+{
+	return uffd < 0 || (!cow_uffd_protect(uffd, watched, ps, true) &&
+			    !cow_uffd_protect(uffd, watched, ps, false));
+}
+
 static bool prepare_forks(void)
 {
 	struct pin_longterm_test pin = {
@@ -634,7 +673,7 @@ static bool prepare_forks(void)
 	area = cow_map(TABLES * cow_pmd_size(), cow_pmd_size());
 	got = mmap(NULL, PAGES * ps, PROT_READ | PROT_WRITE,
 		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (nth_fd < 0 || !area || got == MAP_FAILED || !map_committed())
+	if (nth_fd < 0 || !area || got == MAP_FAILED || !map_committed() || !watch_page())
 		return false;
 	fill_tables(TAG);
 	gup_fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
@@ -677,6 +716,8 @@ static enum round one_fork(int n)
 		return PIN_IS_WRONG;
 	if (!device_works())
 		return DEVICE_IS_WRONG;
+	if (!uffd_works())
+		return UFFD_IS_WRONG;
 	return ret;
 }
 

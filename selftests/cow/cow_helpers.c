@@ -25,6 +25,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
@@ -832,6 +833,16 @@ int cow_pin(void *addr, size_t len)
 		return -err;
 	}
 	return fd;
+}
+
+bool cow_kernel_before(int version, int level)
+{
+	struct utsname u;
+	int v, l;
+
+	if (uname(&u) || sscanf(u.release, "%d.%d", &v, &l) != 2)
+		return true;
+	return v < version || (v == version && l < level);
 }
 
 bool cow_swap_has_room(int nr)

@@ -345,6 +345,8 @@ bool cow_pfn_visible(void);
 int cow_pin(void *addr, size_t len);
 /* How many of the nr pages at addr are in swap? */
 int cow_swapped(const void *addr, int nr);
+/* Is the kernel older? For what it does not do, or gets wrong, and does not tell of. */
+bool cow_kernel_before(int version, int level);
 /* Is there swap space for twice nr pages? */
 bool cow_swap_has_room(int nr);
 /* Have them reclaimed, if nobody shares them and swap has room: true if all are in swap. */

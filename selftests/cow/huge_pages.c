@@ -17,7 +17,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
-#include <sys/utsname.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -710,13 +709,8 @@ static const char *map_mthp(struct cow_undo *undo)
 /* Since 6.15 a kernel can tell whether one process has all mappings of a large folio. */
 static const char *reuse_of_mthp(struct cow_undo *undo)
 {
-	int version, level;
-	struct utsname u;
-
-	if (uname(&u) || sscanf(u.release, "%d.%d", &version, &level) != 2 ||
-	    version < 6 || (version == 6 && level < 15))
-		return "the kernel is older than 6.15, and does not reuse large folios";
-	return map_mthp(undo);
+	return cow_kernel_before(6, 15) ? "the kernel is older, and does not reuse large folios" :
+					  map_mthp(undo);
 }
 
 /* The same with a page of such a folio */
