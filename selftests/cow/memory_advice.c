@@ -243,7 +243,7 @@ static int frees(struct cow_child *self, void *arg)
 
 static int keeps_all(struct cow_child *self, void *arg)
 {
-	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+	if (cow_child_stay(self))
 		return 1;
 	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
 }
@@ -251,7 +251,7 @@ static int keeps_all(struct cow_child *self, void *arg)
 /* Reclaimed, if that is possible, the pages are in swap. */
 static int reclaims_and_keeps(struct cow_child *self, void *arg)
 {
-	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+	if (cow_child_stay(self))
 		return 1;
 	madvise(arg, NR * ps, MADV_PAGEOUT);
 	return cow_check(arg, NR * ps, TAG) == -1 ? 0 : 2;
