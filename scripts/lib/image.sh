@@ -7,7 +7,7 @@
 
 # Modules that the tests and the guest's lines of output use, where the image has them
 IMAGE_MODULES="brd test_hmm kvm-amd virtio_mmio virtio_console"
-BRD_OPTIONS="rd_nr=1 rd_size=262144"
+BRD_OPTIONS="rd_nr=2 rd_size=262144"
 
 # image_help SENTENCE: for the help of commands; SENTENCE, or '', is about --image
 image_help()

@@ -12,6 +12,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include "kselftest_harness.h"
 #include "cow_helpers.h"
@@ -319,6 +321,73 @@ TEST_F_TIMEOUT(accounting, private_file_leaks_nothing, TEST_TIMEOUT)
 {
 	assert_nothing_left(_metadata, self->cgroup[0], copy_unmapped_file);
 	assert_nothing_left(_metadata, self->cgroup[0], copy_mapped_file);
+}
+
+#define GENERATIONS	500
+/* More than one process takes, and much less than a structure per mapping and ancestor */
+#define MOST_SLAB	(256 << 10)
+
+/* Each has one child, and ends; the last one waits for the end of the pipe. */
+static void grow_old(int fd)
+{
+	char byte;
+	pid_t pid;
+	int i;
+
+	for (i = 0; i < GENERATIONS; i++) {
+		pid = fork();
+		if (pid)
+			_exit(pid < 0);
+	}
+	_exit(read(fd, &byte, 1) != 0);
+}
+
+/* 0, or where it failed; 4 if the last descendant has too much of its ancestors' */
+static int has_descendants(struct cow_child *self, void *arg)
+{
+	const char *cgroup = arg;
+	int i, status, until[2];
+	long long before;
+	bool too_much;
+
+	(void)self;
+	if (cow_cgroup_enter(cgroup) || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+		return 1;
+	if (pipe(until))
+		return 2;
+	before = cow_cgroup_stat(cgroup, "slab");
+	if (!fork()) {
+		close(until[1]);
+		grow_old(until[0]);
+	}
+	for (i = 0; i < GENERATIONS; i++)
+		if (wait(&status) == -1 || status)
+			return 3;
+	/* What RCU frees is free a bit later. */
+	for (i = 0; i < 1000; i++) {
+		too_much = cow_cgroup_stat(cgroup, "slab") - before > MOST_SLAB;
+		if (!too_much)
+			break;
+		usleep(10000);
+	}
+	close(until[1]);
+	if (wait(&status) == -1 || status)
+		return 3;
+	return too_much ? 4 : 0;
+}
+
+/*
+ * A daemon that forks to live on in its child: what the rmap keeps of each ancestor that is
+ * gone would add up.
+ */
+TEST_F_TIMEOUT(accounting, ancestors_leave_nothing, TEST_TIMEOUT)
+{
+	struct cow_child c;
+
+	if (cow_cgroup_stat(self->cgroup[0], "slab") < 0)
+		SKIP(return, "no slab in memory.stat");
+	ASSERT_EQ(0, cow_child_fork(&c, has_descendants, self->cgroup[0]));
+	EXPECT_EQ(0, cow_child_wait(&c));
 }
 
 /* A host that is busy may run the CPUs of a guest one after the other for a while. */

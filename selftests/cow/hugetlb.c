@@ -5,11 +5,14 @@
  * Parent and child keep what is theirs, also in the TLB of another CPU. Pages in use, free
  * and reserved are counted right. Where the pool has no page left for a copy, the process
  * that reserved the page keeps it, and a child gets SIGBUS instead of any wrong content.
- * Write protection by userfaultfd is inherited and outlives copies as with small pages.
+ * Write protection by userfaultfd is inherited and outlives copies as with small pages, and
+ * poison is for the child, too. What is written by force stays read-only.
  * True on any kernel. A device that mirrors such a page is a test of secondary_mmu.
  */
+#include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -485,6 +488,117 @@ TEST_F_TIMEOUT(hugetlb, uffd_follows_child, TEST_TIMEOUT)
 	EXPECT_EQ(0, cow_child_end(&child));
 	close(child_fd);
 	close(fd);
+}
+
+static int keeps_all(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_stay(self))
+		return 1;
+	return page_is(0, OLD) && page_is(1, OLD) && page_is(2, OLD) ? 0 : 2;
+}
+
+/* What page 0 has once 'w' was written to its first byte, and the CPU may not write */
+static void expect_written(struct __test_metadata *_metadata, int fd)
+{
+	EXPECT_EQ('w', cow_peek(area));
+	EXPECT_EQ(-1, cow_check(area + sizeof(__u64), ps - sizeof(__u64), OLD));
+	EXPECT_TRUE(page_is(1, OLD));
+	/* As the kernel would write what it reads from a file */
+	EXPECT_EQ(-1, pread(fd, area, 1, 0));
+	EXPECT_EQ(EFAULT, errno);
+}
+
+/* A debugger writes to what is read-only, and what others have, too. */
+TEST_F_TIMEOUT(hugetlb, written_by_force, TEST_TIMEOUT)
+{
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	ssize_t ret;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	ASSERT_LE(0, fd);
+	share_with(_metadata, keeps_all);
+	ASSERT_EQ(0, mprotect(area, NR * huge, PROT_READ));
+	ret = cow_write_by_force(area);
+	if (ret < 0) {
+		cow_child_end(&child);
+		SKIP(return, COW_NO_FORCE, strerror(-ret));
+	}
+	expect_written(_metadata, fd);
+	expect_free(_metadata, POOL - NR - 1, "after the copy");
+	EXPECT_EQ(0, cow_child_end(&child));
+
+	/* Shared once more, and by nobody now: the copy itself is written. */
+	ASSERT_EQ(0, cow_child_idle(&child));
+	ASSERT_EQ(0, cow_child_end(&child));
+	ASSERT_EQ(1, cow_write_by_force(area));
+	expect_written(_metadata, fd);
+	expect_free(_metadata, POOL - NR, "after the second write");
+	close(fd);
+}
+
+#define POISONED	1
+
+/* Neither the poisoned page nor an empty one in its place */
+static bool meets_poison(__u64 tag)
+{
+	int i;
+
+	if (!cow_raises_sigbus(area + POISONED * huge, false))
+		return false;
+	for (i = 0; i < NR; i++) {
+		if (i == POISONED)
+			continue;
+		if (!page_is(i, OLD))
+			return false;
+		write_page(i, tag);
+		if (!page_is(i, tag))
+			return false;
+	}
+	return cow_raises_sigbus(area + POISONED * huge, true);
+}
+
+static int inherits_poison(struct cow_child *self, void *arg)
+{
+	(void)arg;
+	if (cow_child_send(self, 1) || cow_child_recv(self) != 1)
+		return 1;
+	return meets_poison(BY_CHILD) ? 0 : 2;
+}
+
+static void test_poison(struct __test_metadata *_metadata, bool before_fork)
+{
+	int ret = 0;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	/* Not when it is poisoned, but at an access */
+	prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0);
+	if (!before_fork)
+		share_with(_metadata, inherits_poison);
+	if (madvise(area + POISONED * huge, ps, MADV_HWPOISON))
+		ret = errno;
+	if (ret && !before_fork)
+		cow_child_end(&child);
+	if (ret)
+		SKIP(return, "MADV_HWPOISON: %s", strerror(ret));
+	if (before_fork)
+		share_with(_metadata, inherits_poison);
+	EXPECT_TRUE(meets_poison(BY_PARENT));
+	ASSERT_EQ(0, cow_child_send(&child, 1));
+	EXPECT_EQ(0, cow_child_wait(&child));
+	ASSERT_EQ(0, munmap(area, NR * huge));
+}
+
+TEST_F_TIMEOUT(hugetlb, poisoned, TEST_TIMEOUT)
+{
+	test_poison(_metadata, false);
+}
+
+TEST_F_TIMEOUT(hugetlb, poisoned_before_fork, TEST_TIMEOUT)
+{
+	test_poison(_metadata, true);
 }
 
 /* What is written to a private mapping of a file does not get to the file. */

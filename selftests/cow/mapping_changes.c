@@ -2,7 +2,7 @@
 /*
  * A mapping changes after some of its pages were copied, and others are still shared:
  * it is made read-only, moved, merged, written to by force, shared again, or reclaimed,
- * or its file gets a hole; in swap it is shared by many, or nothing but zeroes. No page
+ * its file gets a hole, or is a disk's; in swap it is shared by many, or nothing but zeroes. No page
  * becomes writable that way, none is lost, and none is anybody else's. True on any kernel.
  */
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 
 #define NR		64	/* pages */
 #define TAG		43
+#define MAX_PAGE_SIZE	65536
 
 /* Of /proc/kpageflags */
 #define KPF_REFERENCED	((__u64)1 << 2)
@@ -923,7 +924,7 @@ TEST_F_TIMEOUT(mapping_changes, written_by_force, TEST_TIMEOUT)
 
 TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
 {
-	static char text[NR * 65536];
+	static char text[NR * MAX_PAGE_SIZE];
 	ssize_t ret;
 	char *map;
 	int i, fd;
@@ -949,6 +950,121 @@ TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
 	close(fd);
 }
 
+/*
+ * The bit that is PG_anon_exclusive of an anonymous page is PG_mappedtodisk of one that a
+ * disk's file system or block device has in the page cache. Who asks for the bit only,
+ * and not whether the page is anonymous, takes it for his own. A memfd's pages never
+ * have it; those of a block device have it with CONFIG_BUFFER_HEAD, which file systems
+ * such as ext2 select.
+ */
+#define DISK	"/dev/ram1"
+
+struct disk {
+	int fd;
+	char *map;	/* private, every page read */
+};
+
+static void read_disk(struct __test_metadata *_metadata, int fd, char *text)
+{
+	ASSERT_EQ((ssize_t)(NR * ps), pread(fd, text, NR * ps, 0));
+}
+
+/* Why it cannot be had, or NULL */
+static const char *map_disk(struct disk *disk, int prot)
+{
+	int i;
+
+	disk->fd = open(DISK, O_RDONLY | O_CLOEXEC);
+	if (disk->fd == -1 || lseek(disk->fd, 0, SEEK_END) < (off_t)(NR * ps))
+		return "no " DISK ", or not large enough";
+	disk->map = mmap(NULL, NR * ps, prot, MAP_PRIVATE, disk->fd, 0);
+	if (disk->map == MAP_FAILED)
+		return strerror(errno);
+	for (i = 0; i < NR; i++) {
+		cow_peek(disk->map + i * ps);
+		if (!(cow_page_flags(disk->map + i * ps) & COW_KPF_MAPPEDTODISK))
+			return "pages of " DISK " without PG_mappedtodisk (CONFIG_BUFFER_HEAD)";
+	}
+	return NULL;
+}
+
+/* What was written is there, and nowhere else. */
+static void expect_unchanged_disk(struct __test_metadata *_metadata,
+				  const struct disk *disk, const char *before)
+{
+	static char now[NR * MAX_PAGE_SIZE];
+	int i;
+
+	read_disk(_metadata, disk->fd, now);
+	for (i = 0; i < NR; i++) {
+		EXPECT_EQ('w', cow_peek(disk->map + i * ps));
+		EXPECT_EQ(0, memcmp(now + i * ps, before + i * ps, ps))
+			TH_LOG("page %d of " DISK " has changed", i);
+	}
+	munmap(disk->map, NR * ps);
+	close(disk->fd);
+}
+
+/* Copies of pages of the disk, and what was not copied, beside each other */
+TEST_F_TIMEOUT(mapping_changes, disk_written, TEST_TIMEOUT)
+{
+	static char before[NR * MAX_PAGE_SIZE];
+	struct cow_child c;
+	struct disk disk;
+	const char *reason = map_disk(&disk, PROT_READ | PROT_WRITE);
+	int i;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	read_disk(_metadata, disk.fd, before);
+	for (i = 0; i < NR; i++)
+		if (!(i & 4))
+			cow_touch(disk.map + i * ps, 'v');
+	ASSERT_EQ(0, cow_child_idle(&c));
+	for (i = 0; i < NR; i++)
+		if (!(i & 4))
+			cow_touch(disk.map + i * ps, 'w');
+	for (i = 0; i < NR; i++)
+		if (i & 4)
+			cow_touch(disk.map + i * ps, 'w');
+	EXPECT_EQ(0, cow_child_end(&c));
+	expect_unchanged_disk(_metadata, &disk, before);
+}
+
+TEST_F_TIMEOUT(mapping_changes, disk_written_by_force, TEST_TIMEOUT)
+{
+	static char before[NR * MAX_PAGE_SIZE];
+	struct disk disk;
+	const char *reason = map_disk(&disk, PROT_READ);
+	ssize_t ret;
+	int i;
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	read_disk(_metadata, disk.fd, before);
+	for (i = 0; i < NR; i++) {
+		ret = cow_write_by_force(disk.map + i * ps);
+		if (ret < 0)
+			SKIP(return, COW_NO_FORCE, strerror(-ret));
+	}
+	expect_unchanged_disk(_metadata, &disk, before);
+}
+
+/* mprotect() makes those pages writable at once that need no copy. */
+TEST_F_TIMEOUT(mapping_changes, disk_made_writable, TEST_TIMEOUT)
+{
+	static char before[NR * MAX_PAGE_SIZE];
+	struct disk disk;
+	const char *reason = map_disk(&disk, PROT_READ);
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	read_disk(_metadata, disk.fd, before);
+	ASSERT_EQ(0, mprotect(disk.map, NR * ps, PROT_READ | PROT_WRITE));
+	write_up(disk.map, 0, NR);
+	expect_unchanged_disk(_metadata, &disk, before);
+}
+
 struct dropper {
 	char *page;
 	int stop;
@@ -972,7 +1088,7 @@ TEST_F_TIMEOUT(mapping_changes, file_written_by_force_while_dropped, TEST_TIMEOU
 {
 	const int tries = 5000;
 	struct dropper d = {};
-	static char text[65536];
+	static char text[MAX_PAGE_SIZE];
 	pthread_t thread;
 	ssize_t ret = 1;
 	int i, fd;
