@@ -6,7 +6,8 @@
  * and reserved are counted right. Where the pool has no page left for a copy, the process
  * that reserved the page keeps it, and a child gets SIGBUS instead of any wrong content.
  * Write protection by userfaultfd is inherited and outlives copies as with small pages, and
- * poison is for the child, too. What is written by force stays read-only.
+ * poison is for the child, too. What is written by force stays read-only, and what moves is
+ * gone from where it was.
  * True on any kernel. A device that mirrors such a page is a test of secondary_mmu.
  */
 #include <fcntl.h>
@@ -535,6 +536,63 @@ TEST_F_TIMEOUT(hugetlb, written_by_force, TEST_TIMEOUT)
 	ASSERT_EQ(1, cow_write_by_force(area));
 	expect_written(_metadata, fd);
 	expect_free(_metadata, POOL - NR, "after the second write");
+	close(fd);
+}
+
+/* No CPU has a translation of pages that have moved away, and the counts stay. */
+TEST_F_TIMEOUT(hugetlb, moved, TEST_TIMEOUT)
+{
+	int fd = memfd_create("cow_hugetlb", MFD_CLOEXEC);
+	char *to = cow_map(2 * huge, huge);
+
+	ASSERT_NE(NULL, to);
+	ASSERT_LE(0, fd);
+	/* The last page is only reserved. */
+	area = mmap(NULL, (NR + 1) * huge, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	ASSERT_NE(MAP_FAILED, area);
+	fill_pages(area, NR);
+	ASSERT_EQ(1, pool("HugePages_Rsvd"));
+	cow_touch(area + huge, 'm');
+	ASSERT_EQ(to, mremap(area + huge, 2 * huge, 2 * huge, MREMAP_MAYMOVE | MREMAP_FIXED,
+			     to));
+	EXPECT_EQ(-1, pwrite(fd, area + huge, 1, 0));
+	EXPECT_EQ(-1, pwrite(fd, area + 2 * huge, 1, 0));
+	EXPECT_EQ('m', cow_peek(to));
+	EXPECT_TRUE(page_is(0, OLD));
+	EXPECT_EQ(1, pool("HugePages_Rsvd"));
+	EXPECT_EQ(POOL - NR, pool("HugePages_Free"));
+	write_page(NR, BY_PARENT);
+	expect_free(_metadata, POOL - NR - 1, "without the reserve");
+	ASSERT_EQ(0, munmap(to, 2 * huge));
+	expect_free(_metadata, POOL - 2, "without what has moved");
+	ASSERT_EQ(0, munmap(area, (NR + 1) * huge));
+	expect_free(_metadata, POOL, "after munmap");
+	close(fd);
+}
+
+/* A scan protects again what it reports, also from a CPU that has just written to it. */
+TEST_F_TIMEOUT(hugetlb, uffd_scanned, TEST_TIMEOUT)
+{
+	const int nr = NR * huge / ps, each = huge / ps;
+	unsigned char *times = cow_map(nr, 0);
+	const struct cow_scan all = {};
+	int fd, i, round;
+
+	area = map_pages(NR);
+	ASSERT_NE(NULL, area);
+	ASSERT_NE(NULL, times);
+	if (cow_uffd_wp(&fd, area, NR * huge, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	ASSERT_EQ(0, cow_uffd_protect(fd, area, NR * huge, true));
+	for (round = 0; round < ROUNDS; round++) {
+		cow_touch(area + huge, round);
+		memset(times, 0, nr);
+		ASSERT_EQ(0, cow_scan_written(area, nr, &all, times));
+		for (i = 0; i < nr; i++)
+			ASSERT_EQ(i / each == 1, times[i])
+				TH_LOG("page %d, round %d", i, round);
+	}
 	close(fd);
 }
 

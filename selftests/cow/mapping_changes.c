@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A mapping changes after some of its pages were copied, and others are still shared:
- * it is made read-only, moved, merged, written to by force, shared again, or reclaimed,
- * its file gets a hole, or is a disk's; in swap it is shared by many, or nothing but zeroes. No page
- * becomes writable that way, none is lost, and none is anybody else's. True on any kernel.
+ * it is made read-only, moved, merged, written to by force, shared again, or reclaimed;
+ * its file gets a hole, or is a disk's; in swap it is shared by many, or nothing but
+ * zeroes. No page becomes writable that way, none is lost, and none is anybody else's. True
+ * on any kernel.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -498,6 +499,57 @@ TEST_F_TIMEOUT(mapping_changes, shared_page_not_moved_along, TEST_TIMEOUT)
 	}
 	EXPECT_EQ(-1, cow_check(self->p + own * ps, (NR - own) * ps, TAG));
 	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+/* Nor do they move while a device writes to them. */
+TEST_F_TIMEOUT(mapping_changes, pinned_page_not_moved_along, TEST_TIMEOUT)
+{
+	const int pinned = 5;
+	int i, fd, pin_fd;
+	const char *reason;
+	long long moved;
+	char *to;
+
+	reason = map_target(_metadata, &to, &fd, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	pin_fd = cow_pin(self->p + pinned * ps, ps);
+	if (pin_fd < 0)
+		SKIP(return, "no pins by io_uring: %s", strerror(-pin_fd));
+	ASSERT_NE(0, cow_uffd_move(fd, to, self->p, NR * ps, &moved));
+	EXPECT_EQ((long long)(pinned * ps), moved);
+	for (i = 0; i < NR; i++)
+		EXPECT_EQ(i < pinned, !!(cow_pagemap(to + i * ps) & COW_PM_PRESENT))
+			TH_LOG("page %d", i);
+	EXPECT_EQ(-1, cow_check(self->p + pinned * ps, (NR - pinned) * ps, TAG));
+	close(pin_fd);
+	close(fd);
+}
+
+/* What userfaultfd puts into a private mapping of a file is not for the file. */
+TEST_F_TIMEOUT(mapping_changes, copied_by_uffd, TEST_TIMEOUT)
+{
+	struct uffdio_copy copy = { .len = NR * ps, .src = (uintptr_t)self->p };
+	static char text[NR * MAX_PAGE_SIZE];
+	int uffd, fd = memfd_create("cow_mapping", MFD_CLOEXEC);
+	const char *reason;
+	char *map;
+
+	ASSERT_EQ(0, ftruncate(fd, NR * ps));
+	map = mmap(NULL, NR * ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	reason = cow_uffd_missing(&uffd, map, NR * ps, 0);
+	if (reason)
+		SKIP(return, "%s", reason);
+	copy.dst = (uintptr_t)map;
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_COPY, &copy));
+	EXPECT_EQ(0, memcmp(map, self->p, NR * ps));
+	write_up(map, 0, NR);
+	ASSERT_EQ((ssize_t)(NR * ps), pread(fd, text, NR * ps, 0));
+	EXPECT_TRUE(cow_is_zero(text, NR * ps));
+	munmap(map, NR * ps);
+	close(uffd);
 	close(fd);
 }
 

@@ -315,6 +315,53 @@ TEST_F_TIMEOUT(memory_advice, freed_mthp_and_written_before_fork, TEST_TIMEOUT)
 	expect_kept(_metadata, fork_freed(_metadata, &freed));
 }
 
+/* Is all that was not freed there after reclaim? */
+static void expect_rest(struct __test_metadata *_metadata, char *p, size_t len,
+			const struct freed *freed)
+{
+	const char *end = freed->p + freed->len;
+
+	ASSERT_EQ(0, madvise(freed->p, freed->len, MADV_FREE));
+	ASSERT_EQ(0, cow_drain_lru());
+	madvise(p, len, MADV_PAGEOUT);
+	EXPECT_EQ(-1, cow_check(p, freed->p - p, TAG));
+	EXPECT_EQ(-1, cow_check(end, p + len - end, TAG));
+}
+
+TEST_F_TIMEOUT(memory_advice, part_of_huge_page_freed, TEST_TIMEOUT)
+{
+	size_t len = cow_pmd_size();
+	struct freed freed = { .len = ps };
+	const char *reason;
+	char *p;
+
+	reason = cow_map_huge(&self->undo, &p, len, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	freed.p = p + WRITTEN * ps;
+	expect_rest(_metadata, p, len, &freed);
+}
+
+/* Of a large folio that was read back from swap, no PTE is dirty. */
+TEST_F_TIMEOUT(memory_advice, part_of_mthp_freed, TEST_TIMEOUT)
+{
+	const int nr = 65536 / ps;
+	struct freed freed = { .len = 65536 / 2 };
+	const char *reason;
+	char *p;
+
+	reason = cow_map_mthp(&self->undo, &p, 65536, TAG);
+	if (reason)
+		SKIP(return, "%s", reason);
+	if (!cow_page_out(p, nr))
+		SKIP(return, "the pages do not go to swap");
+	ASSERT_EQ(-1, cow_check(p, 65536, TAG));
+	if (cow_large_pages(p, nr) != nr)
+		SKIP(return, "small pages come back from swap");
+	freed.p = p;
+	expect_rest(_metadata, p, 65536, &freed);
+}
+
 TEST_F_TIMEOUT(memory_advice, freed_and_written_before_split, TEST_TIMEOUT)
 {
 	struct freed freed = { .len = 2 * cow_pmd_size() };

@@ -738,6 +738,46 @@ TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
 	share_and_write(_metadata, m);
 }
 
+static int pages_protected(const struct mirror *m)
+{
+	int page, nr = 0;
+
+	for (page = 0; page < PAGES; page++)
+		nr += !!(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP);
+	return nr;
+}
+
+/* userfaultfd protects them on the way there, in a fork, and on the way back. */
+TEST_F_TIMEOUT(secondary_mmu, protected_in_device_memory, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+	unsigned int page;
+	int fd;
+
+	if (cow_uffd_wp(&fd, m->area, PAGES * m->ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
+		SKIP(return, "pages do not move to the device");
+	/* And back, to be protected */
+	for (page = 0; page < PAGES; page++)
+		cow_peek(m->area + page * m->ps);
+	ASSERT_EQ(cow_uffd_protect(fd, m->area, PAGES * m->ps, true), 0);
+	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES), 0);
+	EXPECT_EQ(pages_protected(m), PAGES);
+	ASSERT_EQ(cow_child_idle(&child), 0);
+	EXPECT_EQ(pages_protected(m), PAGES);
+	for (page = 0; page < PAGES; page++)
+		cow_peek(m->area + page * m->ps);
+	EXPECT_EQ(pages_protected(m), PAGES);
+	EXPECT_EQ(cow_child_end(&child), 0);
+	for (page = 1; page < PAGES; page += 2)
+		fill(m->area, m->ps, page, NEW);
+	for (page = 0; page < PAGES; page++)
+		EXPECT_EQ(!!(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP), page % 2 == 0)
+			TH_LOG("page %u", page);
+	close(fd);
+}
+
 /* Pages that nobody but the device may use, for its atomic operations, until they are touched */
 TEST_F_TIMEOUT(secondary_mmu, exclusive_to_device, TEST_TIMEOUT)
 {

@@ -412,6 +412,28 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_new_mapping, TEST_TIMEOUT)
 	munmap(p, 2 * half);
 }
 
+/* The heap grows: its VMA does, and is not a new one. */
+TEST_F_TIMEOUT(write_tracking, soft_dirty_of_grown_heap, TEST_TIMEOUT)
+{
+	const long half = NR / 2 * ps;
+	uintptr_t at = (uintptr_t)sbrk(0);
+	char *p;
+	int i;
+
+	if (!cow_soft_dirty_works())
+		SKIP(return, COW_NO_SOFT_DIRTY);
+	ASSERT_NE((void *)-1, sbrk(ps - at % ps));
+	p = sbrk(2 * half);
+	ASSERT_NE((void *)-1, p);
+	cow_fill(p, 2 * half, TAG);
+	ASSERT_EQ(0, clear_soft_dirty(p));
+	ASSERT_NE((void *)-1, sbrk(-half));
+	ASSERT_NE((void *)-1, sbrk(half));
+	for (i = NR / 2; i < NR; i++)
+		EXPECT_NE(0, cow_pagemap(p + i * ps) & COW_PM_SOFT_DIRTY)
+			TH_LOG("page %d", i);
+}
+
 /*
  * Pages that are not anonymous yet: a write puts a new one in the place of a file's page, of
  * the zero page, or of none.
@@ -821,6 +843,64 @@ TEST_F_TIMEOUT(write_tracking, uffd_of_unmapped_file, TEST_TIMEOUT)
 	EXPECT_EQ(-1, wrong_content(self->p, every_page));
 }
 
+/* Protect pages of a private file that were all read, as long as nobody has them. */
+static const char *protect_file(char *p)
+{
+	int ret = map_file(p);
+
+	if (ret || wrong_content(p, no_page) != -1)
+		return "cannot map a file";
+	return protect_pages(p, odd, UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
+}
+
+static void expect_file_protected(struct __test_metadata *_metadata, char *p)
+{
+	expect_protected(_metadata, p, odd);
+	write_pages(p, every_page);
+	expect_reported(_metadata, odd, no_page);
+	EXPECT_EQ(-1, wrong_content(p, every_page));
+}
+
+TEST_F_TIMEOUT(write_tracking, uffd_of_dropped_file, TEST_TIMEOUT)
+{
+	const char *reason = protect_file(self->p);
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_EQ(0, madvise(self->p, NR * ps, MADV_DONTNEED));
+	expect_file_protected(_metadata, self->p);
+}
+
+/* Is any of the pages still mapped, although reclaim was asked to take them? */
+static bool stays_mapped(char *p)
+{
+	int i, tries;
+
+	for (tries = 0; tries < 50; tries++) {
+		cow_drain_lru();
+		madvise(p, NR * ps, MADV_PAGEOUT);
+		for (i = 0; i < NR && !(cow_pagemap(p + i * ps) & COW_PM_PRESENT); i++)
+			;
+		if (i == NR)
+			return false;
+		usleep(10000);
+	}
+	return true;
+}
+
+TEST_F_TIMEOUT(write_tracking, uffd_of_reclaimed_file, TEST_TIMEOUT)
+{
+	const char *reason;
+
+	if (!cow_swap_has_room(NR))
+		SKIP(return, "no swap space for a file in memory");
+	reason = protect_file(self->p);
+	if (reason)
+		SKIP(return, "%s", reason);
+	ASSERT_FALSE(stays_mapped(self->p));
+	expect_file_protected(_metadata, self->p);
+}
+
 /*
  * In asynchronous mode there is no message: the kernel takes the protection away, and a
  * monitor later looks which pages have lost it. Reused, copied, and reused again
@@ -884,6 +964,33 @@ TEST_F_TIMEOUT(write_tracking, uffd_scanned, TEST_TIMEOUT)
 	expect_scanned(_metadata, self->p, &all, odd);
 	EXPECT_EQ(-1, wrong_content(self->p, odd));
 	EXPECT_EQ(0, cow_child_end(&c));
+	close(fd);
+}
+
+/* What was written and is in swap by now; a scan by itself brings nothing back. */
+TEST_F_TIMEOUT(write_tracking, uffd_scanned_in_swap, TEST_TIMEOUT)
+{
+	const struct cow_scan all = {}, scans[] = { {}, { .also_present = true } };
+	unsigned int i;
+	int fd;
+
+	if (!cow_swap_has_room(NR))
+		SKIP(return, "no swap space");
+	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
+		SKIP(return, "no asynchronous write protection by userfaultfd");
+	for (i = 0; i < ARRAY_SIZE(scans); i++) {
+		ASSERT_EQ(0, write_protect(fd, self->p, every_page));
+		write_pages(self->p, odd);
+		ASSERT_TRUE(cow_page_out(self->p, NR));
+		expect_scanned(_metadata, self->p, &scans[i], odd);
+		EXPECT_EQ(NR, cow_swapped(self->p, NR));
+		expect_scanned(_metadata, self->p, &scans[i], no_page);
+		/* They come back. */
+		EXPECT_EQ(-1, wrong_content(self->p, odd));
+		expect_scanned(_metadata, self->p, &all, no_page);
+		write_pages(self->p, odd);
+		expect_scanned(_metadata, self->p, &all, odd);
+	}
 	close(fd);
 }
 
