@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -635,9 +636,24 @@ static int inherits_poison(struct cow_child *self, void *arg)
 	return meets_poison(BY_CHILD) ? 0 : 2;
 }
 
+static void on_sigbus(int sig)
+{
+	(void)sig;
+}
+
+/* Whoever injects the error gets a SIGBUS for it, too, when the system call ends. */
+static int poison(char *p)
+{
+	void (*before)(int) = signal(SIGBUS, on_sigbus);
+	int ret = madvise(p, ps, MADV_HWPOISON) ? errno : 0;
+
+	signal(SIGBUS, before);
+	return ret;
+}
+
 static void test_poison(struct __test_metadata *_metadata, bool before_fork)
 {
-	int ret = 0;
+	int ret;
 
 	area = map_pages(NR);
 	ASSERT_NE(NULL, area);
@@ -645,8 +661,7 @@ static void test_poison(struct __test_metadata *_metadata, bool before_fork)
 	prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0);
 	if (!before_fork)
 		share_with(_metadata, inherits_poison);
-	if (madvise(area + POISONED * huge, ps, MADV_HWPOISON))
-		ret = errno;
+	ret = poison(area + POISONED * huge);
 	if (ret && !before_fork)
 		cow_child_end(&child);
 	if (ret)
