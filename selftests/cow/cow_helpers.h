@@ -328,8 +328,12 @@ long cow_ksm_merge(struct cow_undo *undo, void *addr, size_t len, long want);
 #define COW_KPF_COMPOUND	((__u64)3 << 15)	/* head or tail */
 #define COW_KPF_PGTABLE		((__u64)1 << 26)
 #define COW_KPF_MLOCKED		((__u64)1 << 33)
-#define COW_KPF_MAPPEDTODISK	((__u64)1 << 34)
+#define COW_KPF_MAPPEDTODISK	((__u64)1 << 34)	/* anonymous: exclusive */
 #define COW_PM_PFN_MASK		(((__u64)1 << 55) - 1)
+
+/* Its pages in the page cache have that flag. Tests only read from it. */
+#define COW_DISK	"/dev/ram1"
+#define COW_NO_FLAG	"pages of " COW_DISK " without PG_mappedtodisk (CONFIG_BUFFER_HEAD)"
 
 /* This process' entry for addr; 0 if the page is not there or on an error. */
 __u64 cow_pagemap(const void *addr);

@@ -245,16 +245,16 @@ TEST_F_TIMEOUT(fast_pins, of_private_file, TEST_TIMEOUT)
 /* Its page in the page cache has PG_mappedtodisk, which is PG_anon_exclusive elsewhere. */
 TEST_F_TIMEOUT(fast_pins, of_disk, TEST_TIMEOUT)
 {
-	int fd = open("/dev/ram1", O_RDONLY | O_CLOEXEC);
+	int fd = open(COW_DISK, O_RDONLY | O_CLOEXEC);
 	char *p;
 
 	if (fd == -1)
-		SKIP(return, "/dev/ram1: %s", strerror(errno));
+		SKIP(return, COW_DISK ": %s", strerror(errno));
 	p = mmap(NULL, ps, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
 	cow_peek(p);
 	if (!(cow_page_flags(p) & COW_KPF_MAPPEDTODISK))
-		SKIP(return, "a page of /dev/ram1 without PG_mappedtodisk (CONFIG_BUFFER_HEAD)");
+		SKIP(return, COW_NO_FLAG);
 	pin_before_write(_metadata, p);
 	close(fd);
 }

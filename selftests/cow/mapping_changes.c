@@ -1009,7 +1009,6 @@ TEST_F_TIMEOUT(mapping_changes, file_written_by_force, TEST_TIMEOUT)
  * have it; those of a block device have it with CONFIG_BUFFER_HEAD, which file systems
  * such as ext2 select.
  */
-#define DISK	"/dev/ram1"
 
 struct disk {
 	int fd;
@@ -1026,16 +1025,16 @@ static const char *map_disk(struct disk *disk, int prot)
 {
 	int i;
 
-	disk->fd = open(DISK, O_RDONLY | O_CLOEXEC);
+	disk->fd = open(COW_DISK, O_RDONLY | O_CLOEXEC);
 	if (disk->fd == -1 || lseek(disk->fd, 0, SEEK_END) < (off_t)(NR * ps))
-		return "no " DISK ", or not large enough";
+		return "no " COW_DISK ", or not large enough";
 	disk->map = mmap(NULL, NR * ps, prot, MAP_PRIVATE, disk->fd, 0);
 	if (disk->map == MAP_FAILED)
 		return strerror(errno);
 	for (i = 0; i < NR; i++) {
 		cow_peek(disk->map + i * ps);
 		if (!(cow_page_flags(disk->map + i * ps) & COW_KPF_MAPPEDTODISK))
-			return "pages of " DISK " without PG_mappedtodisk (CONFIG_BUFFER_HEAD)";
+			return COW_NO_FLAG;
 	}
 	return NULL;
 }
@@ -1051,7 +1050,7 @@ static void expect_unchanged_disk(struct __test_metadata *_metadata,
 	for (i = 0; i < NR; i++) {
 		EXPECT_EQ('w', cow_peek(disk->map + i * ps));
 		EXPECT_EQ(0, memcmp(now + i * ps, before + i * ps, ps))
-			TH_LOG("page %d of " DISK " has changed", i);
+			TH_LOG("page %d of " COW_DISK " has changed", i);
 	}
 	munmap(disk->map, NR * ps);
 	close(disk->fd);
