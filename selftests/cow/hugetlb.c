@@ -647,10 +647,12 @@ static void on_sigbus(int sig)
 /* Whoever injects the error gets a SIGBUS for it, too, when the system call ends. */
 static int poison(char *p)
 {
-	void (*before)(int) = signal(SIGBUS, on_sigbus);
-	int ret = madvise(p, ps, MADV_HWPOISON) ? errno : 0;
+	struct sigaction before, action = { .sa_handler = on_sigbus };
+	int ret;
 
-	signal(SIGBUS, before);
+	sigaction(SIGBUS, &action, &before);
+	ret = madvise(p, ps, MADV_HWPOISON) ? errno : 0;
+	sigaction(SIGBUS, &before, NULL);
 	return ret;
 }
 
