@@ -246,7 +246,7 @@ static int maps_below(struct cow_child *self, void *arg)
 	cow_touch(below, 'w');
 	if (protect(p, 0) || protect(p, HALF))
 		return 2;
-	if (cow_child_send(self, 1) || cow_child_recv(self) != -EPIPE)
+	if (cow_child_stay(self))
 		return 3;
 	if (!cow_page_out(p, NR))
 		return 4;
