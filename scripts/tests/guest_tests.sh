@@ -104,6 +104,7 @@ settings_program()
 {
 	local tests=$ROOT/selftests/cow
 	gcc -O2 -static -I"$tests" -I"$tests/tools" -x c -o "$1" - "$tests/cow_helpers.c" "$tests/cow_children.c" "$tests/cow_cgroup.c" \
+		"$tests/cow_uffd.c" \
 		"$tests/tools/cow_stats.c" -lpthread <<-'END'
 	#include <stdio.h>
 	#include <string.h>

@@ -57,7 +57,7 @@ newest_kernel_legs()
 # What the mutants and the tests that kill them are run with
 MUTANTS_USE=(Kconfig.fragment fixtures/config fixtures/init fixtures/kernels patches scripts/lib scripts/cmd/mutants
 	fixtures/qemu fixtures/um kunit ':!kunit/*_kunit.c' 'selftests/cow/cow_*.h'
-	selftests/cow/cow_helpers.c selftests/cow/cow_children.c selftests/cow/cow_cgroup.c
+	selftests/cow/cow_helpers.c selftests/cow/cow_children.c selftests/cow/cow_cgroup.c selftests/cow/cow_uffd.c
 	selftests/cow/cow_guest.c selftests/cow/trace_helpers.sh selftests/cow/Makefile
 	selftests/cow/tools/cow_stats.c)
 

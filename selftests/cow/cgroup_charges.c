@@ -619,7 +619,7 @@ TEST_F_TIMEOUT(cgroup_charges, reclaimed_at_the_limit, TEST_TIMEOUT)
 	struct cow_child c;
 
 	ASSERT_NE(NULL, sh);
-	if (!cow_swap_has_room(NR_LIMITED))
+	if (!cow_can_page_out(NR_LIMITED))
 		SKIP(return, "no swap space");
 	ASSERT_EQ(0, set_limit(self->cgroup[0], LIMIT));
 	ASSERT_EQ(0, cow_child_fork(&c, owns_them, sh));

@@ -352,10 +352,10 @@ int cow_pin(void *addr, size_t len);
 int cow_swapped(const void *addr, int nr);
 /* Is the kernel older? For what it does not do, or gets wrong, and does not tell of. */
 bool cow_kernel_before(int version, int level);
-/* Is there swap space for twice nr pages? */
-bool cow_swap_has_room(int nr);
 /* Have them reclaimed, if nobody shares them and swap has room: true if all are in swap. */
 bool cow_page_out(void *addr, int nr);
+/* May this process have nr pages of its own in swap? */
+bool cow_can_page_out(int nr);
 /*
  * Migrate nr pages of one node to another one; false if there is none, or it has no room, or
  * they are more than COW_MAX_MEASURED

@@ -190,6 +190,7 @@ static bool free_and_write(const struct freed *freed)
 }
 
 #define NOT_DROPPED	100
+#define NOTHING_DROPPED	"freed pages are not dropped"
 
 /* 0 if what was written is there after reclaim, or NOT_DROPPED if nothing was reclaimed */
 static int reclaim_freed(const struct freed *freed)
@@ -208,7 +209,7 @@ static int reclaim_freed(const struct freed *freed)
 static void expect_kept(struct __test_metadata *_metadata, int ret)
 {
 	if (ret == NOT_DROPPED)
-		SKIP(return, "freed pages are not dropped");
+		SKIP(return, NOTHING_DROPPED);
 	EXPECT_EQ(0, ret);
 }
 
@@ -258,19 +259,20 @@ static int reclaims_and_keeps(struct cow_child *self, void *arg)
 }
 
 /* Read back from swap: no PTE is dirty. NULL, or why that is not possible */
-static const char *clean_ptes(char *p)
+static const char *clean_ptes(struct __test_metadata *_metadata, char *p)
 {
 	/* Where swap is synchronous (zram, a ramdisk), nor was the folio. */
 	if (cow_kernel_before(7, 0))
 		return "a kernel before 7.0 may lose such pages";
 	if (!cow_page_out(p, NR))
 		return "the pages do not go to swap";
-	return cow_check(p, NR * ps, TAG) == -1 ? NULL : "wrong pages come back from swap";
+	ASSERT_EQ(-1, cow_check(p, NR * ps, TAG));
+	return NULL;
 }
 
 TEST_F_TIMEOUT(memory_advice, freed_by_child, TEST_TIMEOUT)
 {
-	const char *reason = clean_ptes(self->p);
+	const char *reason = clean_ptes(_metadata, self->p);
 	struct cow_child c;
 
 	if (reason)
@@ -283,7 +285,7 @@ TEST_F_TIMEOUT(memory_advice, freed_by_child, TEST_TIMEOUT)
 
 TEST_F_TIMEOUT(memory_advice, freed_by_parent, TEST_TIMEOUT)
 {
-	const char *reason = clean_ptes(self->p);
+	const char *reason = clean_ptes(_metadata, self->p);
 	struct cow_child c;
 
 	if (reason)
@@ -315,17 +317,19 @@ TEST_F_TIMEOUT(memory_advice, freed_mthp_and_written_before_fork, TEST_TIMEOUT)
 	expect_kept(_metadata, fork_freed(_metadata, &freed));
 }
 
-/* Is all that was not freed there after reclaim? */
-static void expect_rest(struct __test_metadata *_metadata, char *p, size_t len,
-			const struct freed *freed)
+/* All that was not freed is there after reclaim. */
+static void free_and_reclaim(struct __test_metadata *_metadata, char *p, size_t len,
+			     const struct freed *freed)
 {
 	const char *end = freed->p + freed->len;
 
 	ASSERT_EQ(0, madvise(freed->p, freed->len, MADV_FREE));
 	ASSERT_EQ(0, cow_drain_lru());
 	madvise(p, len, MADV_PAGEOUT);
-	EXPECT_EQ(-1, cow_check(p, freed->p - p, TAG));
-	EXPECT_EQ(-1, cow_check(end, p + len - end, TAG));
+	ASSERT_EQ(-1, cow_check(p, freed->p - p, TAG));
+	ASSERT_EQ(-1, cow_check(end, p + len - end, TAG));
+	if (!cow_is_zero(freed->p, freed->len))
+		SKIP(return, NOTHING_DROPPED);
 }
 
 TEST_F_TIMEOUT(memory_advice, part_of_huge_page_freed, TEST_TIMEOUT)
@@ -339,7 +343,7 @@ TEST_F_TIMEOUT(memory_advice, part_of_huge_page_freed, TEST_TIMEOUT)
 	if (reason)
 		SKIP(return, "%s", reason);
 	freed.p = p + WRITTEN * ps;
-	expect_rest(_metadata, p, len, &freed);
+	free_and_reclaim(_metadata, p, len, &freed);
 }
 
 /* Of a large folio that was read back from swap, no PTE is dirty. */
@@ -359,7 +363,7 @@ TEST_F_TIMEOUT(memory_advice, part_of_mthp_freed, TEST_TIMEOUT)
 	if (cow_large_pages(p, nr) != nr)
 		SKIP(return, "small pages come back from swap");
 	freed.p = p;
-	expect_rest(_metadata, p, 65536, &freed);
+	free_and_reclaim(_metadata, p, 65536, &freed);
 }
 
 TEST_F_TIMEOUT(memory_advice, freed_and_written_before_split, TEST_TIMEOUT)
@@ -616,11 +620,19 @@ TEST_F_TIMEOUT(memory_advice, locked, TEST_TIMEOUT)
  * Where copies lie: of two nodes with memory. The policies are this process' own.
  */
 
+/* Negative: that cannot be seen */
+static int node_of(void *page)
+{
+	int status;
+
+	return syscall(__NR_move_pages, 0, 1UL, &page, NULL, &status, 0) ? -errno : status;
+}
+
 /* Finds the first two nodes that give us a page. Returns how many there are, at most 2. */
 static int find_nodes(int *node)
 {
 	unsigned long mask;
-	int i, status, nr = 0;
+	int i, nr = 0;
 	void *p;
 
 	for (i = 0; i < MAX_NODES && nr < 2; i++) {
@@ -632,8 +644,7 @@ static int find_nodes(int *node)
 		if (!syscall(__NR_mbind, p, ps, MPOL_BIND, &mask,
 			     MAX_NODES + 1, 0)) {
 			cow_touch(p, 1);
-			if (!syscall(__NR_move_pages, 0, 1UL, &p, NULL, &status,
-				     0) && status == i)
+			if (node_of(p) == i)
 				node[nr++] = i;
 		}
 		cow_unmap(p, ps);
@@ -729,6 +740,70 @@ TEST_F_TIMEOUT(memory_advice, numa_local, TEST_TIMEOUT)
 	}
 	if (!tried)
 		SKIP(return, "not enough free memory on both nodes");
+}
+
+/* Which CPUs are near which of two nodes? False if one of them has none that we may use. */
+static bool find_cpus(const int *node, cpu_set_t *near)
+{
+	unsigned int cpu, here;
+	cpu_set_t set;
+	int i;
+
+	CPU_ZERO(&near[0]);
+	CPU_ZERO(&near[1]);
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) ||
+		    syscall(__NR_getcpu, NULL, &here, NULL))
+			continue;
+		for (i = 0; i < 2; i++)
+			if ((int)here == node[i])
+				CPU_SET(cpu, &near[i]);
+	}
+	return CPU_COUNT(&near[0]) && CPU_COUNT(&near[1]);
+}
+
+#define MANY	1024	/* pages */
+
+/*
+ * Threads of two nodes write to the same memory; here it is one thread, which moves from
+ * node to node. What is copied ahead lies where the fault was. That is wrong for one window
+ * if each thread has a part of its own, and for half of the pages if they write in turn.
+ */
+TEST_F_TIMEOUT(memory_advice, numa_two_writers, TEST_TIMEOUT)
+{
+	int i, who, in_turn, wrong, most, node[2];
+	struct cow_child c;
+	cpu_set_t near[2];
+	char *p;
+
+	if (find_nodes(node) < 2 || !find_cpus(node, near))
+		SKIP(return, "fewer than two NUMA nodes with memory and a CPU");
+	if (cow_memory_is_low())
+		SKIP(return, "not enough free memory");
+	ASSERT_EQ(0, syscall(__NR_set_mempolicy, MPOL_DEFAULT, NULL, 0UL));
+	p = cow_map(MANY * ps, 0);
+	ASSERT_NE(NULL, p);
+	cow_fill(p, MANY * ps, TAG);
+	for (in_turn = 0; in_turn < 2; in_turn++) {
+		wrong = 0;
+		ASSERT_EQ(0, cow_child_idle(&c));
+		for (i = 0; i < MANY; i++) {
+			who = in_turn ? i % 2 : i >= MANY / 2;
+			ASSERT_EQ(0, sched_setaffinity(0, sizeof(near[who]), &near[who]));
+			cow_touch(p + i * ps, 'w');
+		}
+		for (i = 0; i < MANY; i++) {
+			who = in_turn ? i % 2 : i >= MANY / 2;
+			wrong += node_of(p + i * ps) != node[who];
+		}
+		ksft_print_msg("%s: %d of %d pages lie on the other node\n",
+			       in_turn ? "in turn" : "in parts", wrong, MANY);
+		most = variant->ahead == COW_PLAIN ? 0 : in_turn ? MANY / 2 : 15;
+		EXPECT_LE(wrong, most);
+		ASSERT_EQ(0, cow_child_end(&c));
+	}
 }
 
 TEST_F_TIMEOUT(memory_advice, numa_policy, TEST_TIMEOUT)

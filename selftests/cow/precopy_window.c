@@ -34,8 +34,8 @@
 #define TAG		7
 #define GUP_TEST	"/sys/kernel/debug/gup_test"
 
-/* Pins count as this many references; who has more may be pinned. */
-#define PIN_BIAS	1024
+/* A pin counts as 1024 references; who has more may be pinned. */
+#define AS_IF_PINNED	(1024 + 64)
 
 /* What a page is when the writing begins */
 enum kind {
@@ -46,6 +46,7 @@ enum kind {
 	ALONE,		/* the child has unmapped it: to be reused */
 	UNSHARED,	/* exclusive, but read-only: was pinned for reading */
 	PINNED,		/* UNSHARED and still pinned */
+	REFERENCED,	/* fork-shared, and a pipe has a reference */
 	SPLICED,	/* fork-shared, with so many references as if pinned */
 	MERGED,		/* KSM */
 	LAZYFREE,	/* MADV_FREE, then forked */
@@ -99,6 +100,7 @@ static const enum cow_key skip_of[NR_KINDS] = {
 	[UNSHARED]	= COW_SKIP_EXCLUSIVE,
 	/* or exclusive: both are true, see compare() */
 	[PINNED]	= COW_SKIP_PINNED,
+	[REFERENCED]	= COW_SKIP_PINNED,
 	[SPLICED]	= COW_SKIP_PINNED,
 	[MERGED]	= COW_SKIP_KSM,
 	[LAZYFREE]	= COW_SKIP_SPECIAL,
@@ -177,6 +179,7 @@ static void simulate(struct expected *e, const struct layout *l, int ahead)
 			e->d.v[COW_REUSED]++;
 			break;
 		case SHARED:
+		case REFERENCED:
 		case SPLICED:
 		case LAZYFREE:
 			e->d.v[COW_FAULTS]++;
@@ -239,22 +242,23 @@ static int pin_and_unpin(char *addr)
 	return 0;
 }
 
-/* One page, more than PIN_BIAS times, into a pipe */
-static int splice_often(char *addr)
+/* One page into a pipe, @times times: up to 64, or a multiple of that */
+static int splice_page(char *addr, int times)
 {
+	const int each = times < 64 ? times : 64;
 	struct iovec iov[64];
-	int i, n;
+	int i;
 
-	for (i = 0; i < 64; i++) {
+	for (i = 0; i < each; i++) {
 		iov[i].iov_base = addr;
 		iov[i].iov_len = ps;
 	}
 	if (pipe2(splice_pipe, O_CLOEXEC) ||
-	    fcntl(splice_pipe[1], F_SETPIPE_SZ, 2 * PIN_BIAS * ps) < 0)
+	    fcntl(splice_pipe[1], F_SETPIPE_SZ, 2 * times * ps) < 0)
 		return -errno;
-	for (n = 0; n < PIN_BIAS + 64; n += 64)
-		if (vmsplice(splice_pipe[1], iov, 64, SPLICE_F_NONBLOCK) !=
-		    (ssize_t)(64 * ps))
+	for (i = 0; i < times; i += each)
+		if (vmsplice(splice_pipe[1], iov, each, SPLICE_F_NONBLOCK) !=
+		    (ssize_t)(each * ps))
 			return -EAGAIN;
 	return 0;
 }
@@ -310,8 +314,11 @@ static int make_kinds(char *p)
 				ret = -errno;
 			break;
 		}
+		case REFERENCED:
+			ret = splice_page(addr, 1);
+			break;
 		case SPLICED:
-			ret = splice_often(addr);
+			ret = splice_page(addr, AS_IF_PINNED);
 			break;
 		case POISONED:
 			ret = poison(addr);
@@ -917,23 +924,34 @@ TEST_F_TIMEOUT(precopy_window, pinned, TEST_TIMEOUT)
 	expect_met(_metadata, variant->ahead, COW_SKIP_PINNED);
 }
 
+static void leave_alone(struct __test_metadata *_metadata, int ahead, enum kind kind)
+{
+	lay_upward(64);
+	lay.kind[1] = kind;
+	lay.nr_order = 1;
+	run(_metadata, ahead);
+	expect_met(_metadata, ahead, COW_SKIP_PINNED);
+	lay.nr_order = 64;
+	run(_metadata, ahead);
+}
+
 TEST_F_TIMEOUT(precopy_window, as_if_pinned, TEST_TIMEOUT)
 {
 	char *p = cow_map(ps, 0);
 
 	ASSERT_NE(NULL, p);
 	cow_touch(p, 1);
-	if (splice_often(p) == -EPERM)
+	if (splice_page(p, AS_IF_PINNED) == -EPERM)
 		SKIP(return, "a pipe that large needs root");
 	close(splice_pipe[0]);
 	close(splice_pipe[1]);
-	lay_upward(64);
-	lay.kind[1] = SPLICED;
-	lay.nr_order = 1;
-	run(_metadata, variant->ahead);
-	expect_met(_metadata, variant->ahead, COW_SKIP_PINNED);
-	lay.nr_order = 64;
-	run(_metadata, variant->ahead);
+	leave_alone(_metadata, variant->ahead, SPLICED);
+}
+
+/* A device may write by it, as with an O_DIRECT read over NFS. */
+TEST_F_TIMEOUT(precopy_window, referenced, TEST_TIMEOUT)
+{
+	leave_alone(_metadata, variant->ahead, REFERENCED);
 }
 
 static struct cow_undo *ksm_undo;

@@ -747,6 +747,19 @@ static int pages_protected(const struct mirror *m)
 	return nr;
 }
 
+/* A page that somebody else has just taken off the LRU stays: try again. */
+static bool to_device(struct mirror *m)
+{
+	int i;
+
+	for (i = 0; i < 10; i++) {
+		if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) >= 0)
+			return true;
+		usleep(10000);
+	}
+	return false;
+}
+
 /* userfaultfd protects them on the way there, in a fork, and on the way back. */
 TEST_F_TIMEOUT(secondary_mmu, protected_in_device_memory, TEST_TIMEOUT)
 {
@@ -756,13 +769,13 @@ TEST_F_TIMEOUT(secondary_mmu, protected_in_device_memory, TEST_TIMEOUT)
 
 	if (cow_uffd_wp(&fd, m->area, PAGES * m->ps, UFFD_FEATURE_WP_ASYNC))
 		SKIP(return, "no asynchronous write protection by userfaultfd");
-	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
+	if (!to_device(m))
 		SKIP(return, "pages do not move to the device");
 	/* And back, to be protected */
 	for (page = 0; page < PAGES; page++)
 		cow_peek(m->area + page * m->ps);
 	ASSERT_EQ(cow_uffd_protect(fd, m->area, PAGES * m->ps, true), 0);
-	ASSERT_GE(device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES), 0);
+	ASSERT_TRUE(to_device(m));
 	EXPECT_EQ(pages_protected(m), PAGES);
 	ASSERT_EQ(cow_child_idle(&child), 0);
 	EXPECT_EQ(pages_protected(m), PAGES);

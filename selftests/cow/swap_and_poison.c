@@ -703,7 +703,7 @@ static void with_swap(struct __test_metadata *_metadata,
 	long bytes;
 	int status;
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space");
 	reason = make_cgroup(self->cgroup);
 	if (reason)

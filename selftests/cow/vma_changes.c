@@ -7,6 +7,7 @@
  */
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "kselftest_harness.h"
@@ -24,7 +25,7 @@ static void remove_event(void)
 {
 	char events[128];
 
-	if (!cow_tracefs())
+	if (!cow_may_change() || !cow_tracefs())
 		return;
 	snprintf(events, sizeof(events), "%s/uprobe_events", cow_tracefs());
 	cow_write_file(events, "-:" EVENT);
@@ -146,33 +147,41 @@ static int take_lower(char *p)
 	return HALF;
 }
 
+struct rest {
+	char *p;
+	int nr;
+};
+
 static int keeps(struct cow_child *self, void *arg)
 {
+	const struct rest *rest = arg;
+
 	if (cow_child_stay(self))
 		return 1;
-	return cow_check(arg, HALF * ps, TAG) == -1 ? 0 : 2;
+	return cow_check(rest->p, rest->nr * ps, TAG) == -1 ? 0 : 2;
 }
 
 static void change_and_reclaim(struct __test_metadata *_metadata, char *p, change_fn change)
 {
 	struct cow_child c;
-	int first, nr;
+	struct rest rest;
+	int first;
 
 	first = change(p);
 	ASSERT_LE(0, first) TH_LOG("%s", strerror(errno));
-	nr = change == unmap_upper ? HALF : NR - first;
-	p += first * ps;
-	ASSERT_EQ(0, cow_child_fork(&c, keeps, p));
+	rest.p = p + first * ps;
+	rest.nr = change == unmap_upper ? HALF : NR - first;
+	ASSERT_EQ(0, cow_child_fork(&c, keeps, &rest));
 	ASSERT_EQ(1, cow_child_recv(&c));
 	EXPECT_EQ(0, cow_child_end(&c));
-	expect_reclaimed(_metadata, p, nr);
+	expect_reclaimed(_metadata, rest.p, rest.nr);
 }
 
 static void test_change(struct __test_metadata *_metadata, char *p, change_fn change)
 {
 	char *copies = cow_map(NR * ps, 0);
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space");
 	ASSERT_NE(NULL, copies);
 	ASSERT_EQ(0, map_file_copies(copies));
@@ -217,9 +226,13 @@ TEST_F_TIMEOUT(vma_changes, grown, TEST_TIMEOUT)
 {
 	const size_t below = (NR + STACK_GUARD) * ps;
 	char *area = cow_map(below + NR * ps, 0), *stack = area + below;
+	struct rlimit most;
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space");
+	ASSERT_EQ(0, getrlimit(RLIMIT_STACK, &most));
+	if (most.rlim_cur < 2 * NR * ps)
+		SKIP(return, "a stack may have %llu bytes only", (unsigned long long)most.rlim_cur);
 	ASSERT_NE(NULL, area);
 	ASSERT_EQ(0, munmap(area, below));
 	ASSERT_EQ(stack, mmap(stack, NR * ps, PROT_READ | PROT_WRITE,
@@ -258,7 +271,7 @@ TEST_F_TIMEOUT(vma_changes, next_to_inherited, TEST_TIMEOUT)
 	char *area = cow_map((HALF + NR) * ps, 0), *p = area + HALF * ps;
 	struct cow_child c;
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space");
 	ASSERT_NE(NULL, area);
 	ASSERT_EQ(0, munmap(area, HALF * ps));
@@ -319,10 +332,13 @@ TEST_F_TIMEOUT(vma_changes, breakpoint_in_changed_page, TEST_TIMEOUT)
 
 	if (!KNOWN_CPU)
 		SKIP(return, "the test knows breakpoints of x86 only");
-	if (!cow_may_change() || !cow_tracefs())
+	if (!cow_may_change())
 		SKIP(return, "a breakpoint " COW_NEEDS);
+	if (!cow_tracefs())
+		SKIP(return, "kernel without tracefs");
 	text = map_text(&fd);
-	ASSERT_NE(NULL, text);
+	if (!text)
+		SKIP(return, "no executable copy of a file: %s", strerror(errno));
 	snprintf(events, sizeof(events), "%s/uprobe_events", cow_tracefs());
 	snprintf(enable, sizeof(enable), "%s/events/" EVENT "/enable", cow_tracefs());
 	snprintf(line, sizeof(line), "p:" EVENT " /proc/%d/fd/%d:0x0", getpid(), fd);

@@ -422,9 +422,9 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_grown_heap, TEST_TIMEOUT)
 
 	if (!cow_soft_dirty_works())
 		SKIP(return, COW_NO_SOFT_DIRTY);
-	ASSERT_NE((void *)-1, sbrk(ps - at % ps));
-	p = sbrk(2 * half);
-	ASSERT_NE((void *)-1, p);
+	p = sbrk(ps - at % ps) == (void *)-1 ? (void *)-1 : sbrk(2 * half);
+	if (p == (void *)-1)
+		SKIP(return, "no heap by sbrk()");
 	cow_fill(p, 2 * half, TAG);
 	ASSERT_EQ(0, clear_soft_dirty(p));
 	ASSERT_NE((void *)-1, sbrk(-half));
@@ -844,12 +844,10 @@ TEST_F_TIMEOUT(write_tracking, uffd_of_unmapped_file, TEST_TIMEOUT)
 }
 
 /* Protect pages of a private file that were all read, as long as nobody has them. */
-static const char *protect_file(char *p)
+static const char *protect_file(struct __test_metadata *_metadata, char *p)
 {
-	int ret = map_file(p);
-
-	if (ret || wrong_content(p, no_page) != -1)
-		return "cannot map a file";
+	ASSERT_EQ(0, map_file(p));
+	ASSERT_EQ(-1, wrong_content(p, no_page));
 	return protect_pages(p, odd, UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
 }
 
@@ -863,7 +861,7 @@ static void expect_file_protected(struct __test_metadata *_metadata, char *p)
 
 TEST_F_TIMEOUT(write_tracking, uffd_of_dropped_file, TEST_TIMEOUT)
 {
-	const char *reason = protect_file(self->p);
+	const char *reason = protect_file(_metadata, self->p);
 
 	if (reason)
 		SKIP(return, "%s", reason);
@@ -892,9 +890,11 @@ TEST_F_TIMEOUT(write_tracking, uffd_of_reclaimed_file, TEST_TIMEOUT)
 {
 	const char *reason;
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space for a file in memory");
-	reason = protect_file(self->p);
+	/* Where its LRU batches can be emptied */
+	ASSERT_EQ(0, cow_pin_cpu());
+	reason = protect_file(_metadata, self->p);
 	if (reason)
 		SKIP(return, "%s", reason);
 	ASSERT_FALSE(stays_mapped(self->p));
@@ -974,10 +974,14 @@ TEST_F_TIMEOUT(write_tracking, uffd_scanned_in_swap, TEST_TIMEOUT)
 	unsigned int i;
 	int fd;
 
-	if (!cow_swap_has_room(NR))
+	if (!cow_can_page_out(NR))
 		SKIP(return, "no swap space");
 	if (cow_uffd_wp(&fd, self->p, NR * ps, UFFD_FEATURE_WP_ASYNC))
 		SKIP(return, "no asynchronous write protection by userfaultfd");
+	/* In the LRU batches of this CPU, if in any */
+	ASSERT_EQ(0, cow_pin_cpu());
+	ASSERT_EQ(0, madvise(self->p, NR * ps, MADV_DONTNEED));
+	cow_fill(self->p, NR * ps, TAG);
 	for (i = 0; i < ARRAY_SIZE(scans); i++) {
 		ASSERT_EQ(0, write_protect(fd, self->p, every_page));
 		write_pages(self->p, odd);
