@@ -766,6 +766,12 @@ static bool find_cpus(const int *node, cpu_set_t *near)
 
 #define MANY	1024	/* pages */
 
+/* Which of the two writes to page i: each to a half, or in turn */
+static int whose(int i, bool in_turn)
+{
+	return in_turn ? i % 2 : i >= MANY / 2;
+}
+
 /*
  * Threads of two nodes write to the same memory; here it is one thread, which moves from
  * node to node. What is copied ahead lies where the fault was. That is wrong for one window
@@ -790,14 +796,12 @@ TEST_F_TIMEOUT(memory_advice, numa_two_writers, TEST_TIMEOUT)
 		wrong = 0;
 		ASSERT_EQ(0, cow_child_idle(&c));
 		for (i = 0; i < MANY; i++) {
-			who = in_turn ? i % 2 : i >= MANY / 2;
+			who = whose(i, in_turn);
 			ASSERT_EQ(0, sched_setaffinity(0, sizeof(near[who]), &near[who]));
 			cow_touch(p + i * ps, 'w');
 		}
-		for (i = 0; i < MANY; i++) {
-			who = in_turn ? i % 2 : i >= MANY / 2;
-			wrong += node_of(p + i * ps) != node[who];
-		}
+		for (i = 0; i < MANY; i++)
+			wrong += node_of(p + i * ps) != node[whose(i, in_turn)];
 		ksft_print_msg("%s: %d of %d pages lie on the other node\n",
 			       in_turn ? "in turn" : "in parts", wrong, MANY);
 		most = variant->ahead == COW_PLAIN ? 0 : in_turn ? MANY / 2 : 15;

@@ -416,15 +416,16 @@ TEST_F_TIMEOUT(write_tracking, soft_dirty_of_new_mapping, TEST_TIMEOUT)
 TEST_F_TIMEOUT(write_tracking, soft_dirty_of_grown_heap, TEST_TIMEOUT)
 {
 	const long half = NR / 2 * ps;
-	uintptr_t at = (uintptr_t)sbrk(0);
+	const long to_boundary = ps - (uintptr_t)sbrk(0) % ps;
 	char *p;
 	int i;
 
 	if (!cow_soft_dirty_works())
 		SKIP(return, COW_NO_SOFT_DIRTY);
-	p = sbrk(ps - at % ps) == (void *)-1 ? (void *)-1 : sbrk(2 * half);
+	p = sbrk(to_boundary + 2 * half);
 	if (p == (void *)-1)
 		SKIP(return, "no heap by sbrk()");
+	p += to_boundary;
 	cow_fill(p, 2 * half, TAG);
 	ASSERT_EQ(0, clear_soft_dirty(p));
 	ASSERT_NE((void *)-1, sbrk(-half));
