@@ -728,25 +728,6 @@ static void share_and_write(struct __test_metadata *_metadata, struct mirror *m)
 			TH_LOG("page %u", page);
 }
 
-/* Pages in the device's own memory come back to who touches them. */
-TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
-{
-	struct mirror *m = &self->m;
-
-	if (device_cmd(m->fd, HMM_DMIRROR_MIGRATE_TO_DEV, m->area, m->buf, PAGES) < 0)
-		SKIP(return, "pages do not move to the device");
-	share_and_write(_metadata, m);
-}
-
-static int pages_protected(const struct mirror *m)
-{
-	int page, nr = 0;
-
-	for (page = 0; page < PAGES; page++)
-		nr += !!(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP);
-	return nr;
-}
-
 /* A page that somebody else has just taken off the LRU stays: try again. */
 static bool to_device(struct mirror *m)
 {
@@ -758,6 +739,25 @@ static bool to_device(struct mirror *m)
 		usleep(10000);
 	}
 	return false;
+}
+
+/* Pages in the device's own memory come back to who touches them. */
+TEST_F_TIMEOUT(secondary_mmu, in_device_memory, TEST_TIMEOUT)
+{
+	struct mirror *m = &self->m;
+
+	if (!to_device(m))
+		SKIP(return, "pages do not move to the device");
+	share_and_write(_metadata, m);
+}
+
+static int pages_protected(const struct mirror *m)
+{
+	int page, nr = 0;
+
+	for (page = 0; page < PAGES; page++)
+		nr += !!(cow_pagemap(m->area + page * m->ps) & COW_PM_UFFD_WP);
+	return nr;
 }
 
 /* userfaultfd protects them on the way there, in a fork, and on the way back. */
