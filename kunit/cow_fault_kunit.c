@@ -157,7 +157,7 @@ static void expect_timed(struct kunit *test, struct page *page, enum fault_flag 
 	unsigned int i;
 
 	for (i = 0; i < COW_REUSE_TIMED; i++)
-		KUNIT_EXPECT_TRUE(test, cow_times_fault(&vmf));
+		KUNIT_EXPECT_TRUE(test, cow_times_fault(&vmf, page_folio(page)));
 	/* None of them stands for others. */
 	KUNIT_EXPECT_FALSE(test, vmf.cow_sampled);
 }
