@@ -532,6 +532,24 @@ void cow_unmap(void *addr, size_t len)
 
 #define MOST_HUGE	(64 << 20)	/* they have 512 MB where a page has 64 kB */
 
+int cow_collapse(char *addr)
+{
+	size_t len = cow_pmd_size();
+	int tries, ret = EAGAIN;
+
+	if (madvise(addr, len, MADV_HUGEPAGE))
+		return errno;
+	/* Pages that somebody else has just locked or taken off the LRU */
+	for (tries = 0; tries < 10 && ret == EAGAIN; tries++) {
+		if (tries)
+			usleep(10000);
+		ret = madvise(addr, len, MADV_COLLAPSE) ? errno : 0;
+		if (!ret && cow_smaps_kb(addr, "AnonHugePages") * 1024 < (long)len)
+			ret = EAGAIN;
+	}
+	return ret;
+}
+
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag)
 {
 	size_t pmd = cow_pmd_size();

@@ -285,11 +285,6 @@ static char *map_collapsible(size_t len)
 	return p;
 }
 
-static int collapse(char *p, size_t len)
-{
-	return madvise(p, len, MADV_HUGEPAGE) || madvise(p, len, MADV_COLLAPSE) ? errno : 0;
-}
-
 /* Pages of which some are pinned do not become a huge page: that would be other memory. */
 TEST_F_TIMEOUT(fast_pins, not_collapsed, TEST_TIMEOUT)
 {
@@ -299,14 +294,14 @@ TEST_F_TIMEOUT(fast_pins, not_collapsed, TEST_TIMEOUT)
 
 	ASSERT_NE(NULL, buf);
 	cow_fill(buf, NR_PINNED * ps, OLD);
-	ret = p ? collapse(p, len) : errno;
+	ret = p ? cow_collapse(p) : errno;
 	if (ret)
 		SKIP(return, "no MADV_COLLAPSE: %s", strerror(ret));
 	p = map_collapsible(len);
 	ASSERT_NE(NULL, p);
 	/* Before MADV_HUGEPAGE: khugepaged may be fast. */
 	ASSERT_EQ(0, pin(p + FIRST_PINNED * ps, NR_PINNED, FOR_WRITING));
-	EXPECT_EQ(EAGAIN, collapse(p, len));
+	EXPECT_EQ(EAGAIN, cow_collapse(p));
 	cow_fill(p, NR * ps, NEW);
 	expect_same(_metadata, p, buf);
 	EXPECT_EQ(-1, cow_check(p + NR * ps, len - NR * ps, OLD));

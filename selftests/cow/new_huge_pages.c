@@ -69,24 +69,6 @@ static bool is_huge(const char *p)
 	return cow_smaps_kb(p, "AnonHugePages") == (long)len / 1024;
 }
 
-/* 0, or the errno: make one huge page of the small ones. */
-static int collapse(char *p)
-{
-	int tries, ret = EAGAIN;
-
-	if (madvise(p, len, MADV_HUGEPAGE))
-		return errno;
-	/* Pages that somebody else has just locked or taken off the LRU */
-	for (tries = 0; tries < 10 && ret == EAGAIN; tries++) {
-		if (tries)
-			usleep(10000);
-		ret = madvise(p, len, MADV_COLLAPSE) ? errno : 0;
-		if (!ret && !is_huge(p))
-			ret = EAGAIN;
-	}
-	return ret;
-}
-
 #define NO_COLLAPSE	"no MADV_COLLAPSE: %s"
 
 static bool soft_dirty(const char *p)
@@ -115,7 +97,7 @@ TEST_F_TIMEOUT(new_huge_pages, holes_are_empty, TEST_TIMEOUT)
 	if (reason)
 		SKIP(return, "%s", reason);
 	cow_unmap(freed, pages * len);
-	ret = collapse(p);
+	ret = cow_collapse(p);
 	if (ret)
 		SKIP(return, NO_COLLAPSE, strerror(ret));
 	for (i = 0; i < nr; i++)
@@ -168,7 +150,7 @@ TEST_F_TIMEOUT(new_huge_pages, soft_dirty_when_collapsed, TEST_TIMEOUT)
 	cow_fill(p, len, TAG);
 	ASSERT_EQ(0, cow_write_file("/proc/self/clear_refs", "4"));
 	cow_touch(p + FIRST * ps, 'w');
-	ret = collapse(p);
+	ret = cow_collapse(p);
 	if (ret)
 		SKIP(return, NO_COLLAPSE, strerror(ret));
 	EXPECT_TRUE(soft_dirty(p + FIRST * ps));
@@ -193,7 +175,7 @@ static int collapses_mthp(struct cow_child *self, void *cgroup)
 		if (!p)
 			return FAILED;
 		cow_fill(p, len, TAG);
-		if (is_huge(p) || cow_large_pages(p, nr) != nr || collapse(p))
+		if (is_huge(p) || cow_large_pages(p, nr) != nr || cow_collapse(p))
 			return i ? 0 : NOT_POSSIBLE;
 		if (cow_check(p, len, TAG) != -1)
 			return FAILED;

@@ -606,6 +606,7 @@ TEST_F_TIMEOUT(secondary_mmu, collapsed, TEST_TIMEOUT)
 	size_t len = cow_pmd_size();
 	struct mirror *m = &self->m;
 	const char *reason;
+	int ret;
 
 	/* Allows huge pages */
 	reason = cow_map_huge(&self->undo, &m->area, len, OLD);
@@ -615,8 +616,9 @@ TEST_F_TIMEOUT(secondary_mmu, collapsed, TEST_TIMEOUT)
 	cow_fill(m->area, len, OLD);
 	write_by_device(_metadata, m);
 	ASSERT_EQ(cow_smaps_kb(m->area, "AnonHugePages"), 0);
-	if (madvise(m->area, len, MADV_HUGEPAGE) || madvise(m->area, len, MADV_COLLAPSE))
-		SKIP(return, "no MADV_COLLAPSE: %s", strerror(errno));
+	ret = cow_collapse(m->area);
+	if (ret)
+		SKIP(return, "no MADV_COLLAPSE: %s", strerror(ret));
 	check_replaced(_metadata, m);
 }
 
