@@ -530,8 +530,6 @@ void cow_unmap(void *addr, size_t len)
 	munmap((char *)addr - ps, len + 2 * ps);
 }
 
-#define MOST_HUGE	(64 << 20)	/* they have 512 MB where a page has 64 kB */
-
 int cow_collapse(char *addr)
 {
 	size_t len = cow_pmd_size();
@@ -549,6 +547,8 @@ int cow_collapse(char *addr)
 	}
 	return ret;
 }
+
+#define MOST_HUGE	(64 << 20)	/* they have 512 MB where a page has 64 kB */
 
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag)
 {

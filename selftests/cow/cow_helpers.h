@@ -247,12 +247,12 @@ void cow_unmap(void *addr, size_t len);
  * leaves alone. NULL, and the address in *area; or the reason why there are none
  */
 const char *cow_map_huge(struct cow_undo *undo, char **area, size_t len, __u64 tag);
-/* 0, or the errno: makes a huge page of the small ones at addr. */
-int cow_collapse(char *addr);
-/* The same as cow_map_huge() with folios of 64 kB, which PTEs map */
+/* The same with folios of 64 kB, which PTEs map */
 const char *cow_map_mthp(struct cow_undo *undo, char **area, size_t len, __u64 tag);
 /* A mapping of the size of a huge page that has the huge zero page */
 const char *cow_map_huge_zero(struct cow_undo *undo, char **area);
+/* 0, or the errno: makes a huge page of the small ones at addr. */
+int cow_collapse(char *addr);
 /* One hugetlb page, of *len bytes, that is not there yet; the pool has a few more. */
 const char *cow_map_hugetlb(struct cow_undo *undo, char **area, size_t *len);
 

@@ -301,7 +301,9 @@ TEST_F_TIMEOUT(fast_pins, not_collapsed, TEST_TIMEOUT)
 	ASSERT_NE(NULL, p);
 	/* Before MADV_HUGEPAGE: khugepaged may be fast. */
 	ASSERT_EQ(0, pin(p + FIRST_PINNED * ps, NR_PINNED, FOR_WRITING));
-	EXPECT_EQ(EAGAIN, cow_collapse(p));
+	ASSERT_EQ(0, madvise(p, len, MADV_HUGEPAGE));
+	EXPECT_EQ(-1, madvise(p, len, MADV_COLLAPSE));
+	EXPECT_EQ(EAGAIN, errno);
 	cow_fill(p, NR * ps, NEW);
 	expect_same(_metadata, p, buf);
 	EXPECT_EQ(-1, cow_check(p + NR * ps, len - NR * ps, OLD));
