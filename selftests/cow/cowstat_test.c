@@ -1166,9 +1166,12 @@ TEST_F_TIMEOUT(example, cow_snapshot, TEST_TIMEOUT)
 	size_t i;
 
 	EXPECT_EQ(snapshot("1"), 0);
-	for (i = 0; i < ARRAY_SIZE(refused); i++)
-		EXPECT_EQ(snapshot(refused[i]), 2)
-			TH_LOG("'%s'", refused[i]);
+	for (i = 0; i < ARRAY_SIZE(refused); i++) {
+		const char *size = refused[i];
+
+		EXPECT_EQ(snapshot(size), 2)
+			TH_LOG("'%s'", size);
+	}
 }
 
 /* A part of it is missing, or switched off. */
